@@ -1,4 +1,4 @@
-"""Benchmarks on a device that lies or hangs: what torch does is spoilt in this process, as a broken device would do it."""
+"""Benchmarks with simulated device faults: functions of torch are replaced in this process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def gemm_wrong(argv: list[str]) -> int:
-    """Multiply, with one element that is far off."""
+    """Multiply, with one wrong element."""
     right = torch.matmul
 
     def wrong(*operands: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
@@ -31,13 +31,13 @@ def gemm_wrong(argv: list[str]) -> int:
 
 
 def gemm_stuck(argv: list[str]) -> int:
-    """Multiply, without ever coming back."""
+    """Multiply, with a hang."""
     torch.matmul = lambda *_operands, **_more: time.sleep(60)  # type: ignore[assignment]
     return gemm.main(argv)
 
 
 def memory_full(argv: list[str]) -> int:
-    """Copy on a device that has no memory left for the third array of the first operation."""
+    """Measure memory bandwidth, with an out-of-memory error at the third array of the first operation."""
     right, count = torch.full, 0
 
     def full(*size: Any, **more: Any) -> torch.Tensor:
@@ -52,7 +52,7 @@ def memory_full(argv: list[str]) -> int:
 
 
 def scaling_told(argv: list[str]) -> int:
-    """Measure memory, and tell when the second operation is at work."""
+    """Measure memory bandwidth, and print a line when the second operation starts."""
     right = torch.mul
 
     def mul(*operands: Any, **more: Any) -> torch.Tensor:
@@ -64,12 +64,12 @@ def scaling_told(argv: list[str]) -> int:
 
 
 def memory_stopped_while_written(argv: list[str]) -> int:
-    """Measure memory, and get SIGTERM while the first line is written: it is shown, and not in the file yet."""
+    """Measure memory bandwidth, with SIGTERM after the first line is printed and before it is in the file."""
     return _stopped_while_written(memory_bandwidth.main, argv)
 
 
 def gemm_stopped_while_written(argv: list[str]) -> int:
-    """Multiply once, and get SIGTERM while the only line is written."""
+    """Multiply once, with SIGTERM while the only line is written."""
     return _stopped_while_written(gemm.main, argv)
 
 
@@ -81,17 +81,17 @@ def _stopped_while_written(main: Callable[[list[str]], int], argv: list[str]) ->
         os.kill(os.getpid(), signal.SIGTERM)
         right(*arguments)
 
-    fcntl.flock = flock  # the file of results is open, and nothing is written
+    fcntl.flock = flock  # called after opening results.jsonl, before the write
     return main(argv)
 
 
 def exchange_wrong_at_first(argv: list[str]) -> int:
-    """Exchange, with one element that rank 1 gets wrong the first time only."""
+    """Exchange, with one wrong element on rank 1 in the first call only."""
     return _exchange_wrong(argv, lambda count: count == 1)
 
 
 def exchange_wrong_later(argv: list[str]) -> int:
-    """Exchange, with one element that rank 1 gets wrong from the fourth time on."""
+    """Exchange, with one wrong element on rank 1 from the fourth call."""
     return _exchange_wrong(argv, lambda count: count > 3)
 
 

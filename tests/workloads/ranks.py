@@ -1,6 +1,6 @@
-"""Starting the ranks of a training program as torchrun would, each with its own output and exit code.
+"""Start the ranks of a training program like torchrun, and collect output and exit code of each rank.
 
-Ranks are forked from a server that has torch loaded already (`forkserver` of multiprocessing): a run takes a second, not five.
+Ranks are forked from a server with torch already imported (multiprocessing's `forkserver`), which makes a run faster.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _SERVER.set_forkserver_preload(["workloads.train.program"])
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run that has ended: exit code and output of each rank."""
+    """A completed run: exit code and output of each rank."""
 
     folder: Path
     codes: list[int | None]
     outputs: list[str]
 
     def steps(self) -> list[dict[str, Any]]:
-        """Return steps.jsonl; where a step is there twice the later line counts."""
+        """Return steps.jsonl; of a repeated step, the last line."""
         lines = [json.loads(line) for line in (self.folder / "steps.jsonl").read_text("utf-8").splitlines()]
         return list({line["step"]: line for line in lines}.values())
 
@@ -45,7 +45,7 @@ class Run:
         return [line["loss"] for line in self.steps()]
 
     def checkpoints(self) -> list[str]:
-        """Return the names in the folder of checkpoints."""
+        """Return the names in the checkpoint folder."""
         return sorted(path.name for path in (self.folder / "checkpoints").iterdir())
 
 
@@ -53,16 +53,16 @@ class Ranks:
     """The processes of a run."""
 
     def __init__(self, folder: Path, count: int, *arguments: str, program: str = "pretrain", largest_file: int | None = None) -> None:
-        """Start so many ranks; a single one starts without torchrun's variables.
+        """Start `count` ranks. A single rank has no torchrun variables.
 
-        `program` is a trainer's name or `module:function`; `largest_file` in bytes is a limit of the system.
+        `program` is a trainer's name or `module:function`; `largest_file` is a file size limit in bytes.
         """
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         os.environ |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}  # for the server, which starts with the first run
         port = _free_port()
         self.processes = [
-            _SERVER.Process(target=_be_a_rank, args=(folder, _announced(rank, count, port), program, list(arguments), largest_file))
+            _SERVER.Process(target=_run_rank, args=(folder, _torchrun_variables(rank, count, port), program, list(arguments), largest_file))
             for rank in range(count)
         ]
         for process in self.processes:
@@ -88,7 +88,7 @@ class Ranks:
         os.kill(pid, number)
 
     def wait(self) -> Run:
-        """Wait until all ranks have ended; kill those that do not, whose exit code is then -9."""
+        """Wait until all ranks have ended. Kill the remaining ranks at the time limit."""
         end = time.monotonic() + LIMIT_S
         for process in self.processes:
             process.join(max(0.1, end - time.monotonic()))
@@ -101,13 +101,13 @@ class Ranks:
 
 
 def train(folder: Path, count: int, *arguments: str, program: str = "pretrain") -> Run:
-    """Run to the end, with exit code 0 on every rank."""
+    """Run, and check that every rank has exit code 0."""
     run = Ranks(folder, count, *arguments, program=program).wait()
     assert run.codes == [0] * count, "\n".join(run.outputs)
     return run
 
 
-def _announced(rank: int, count: int, port: int) -> dict[str, str]:
+def _torchrun_variables(rank: int, count: int, port: int) -> dict[str, str]:
     """Return the variables that torchrun sets."""
     if count == 1:
         return {}
@@ -122,9 +122,9 @@ def _announced(rank: int, count: int, port: int) -> dict[str, str]:
     return {name: str(value) for name, value in values.items()}
 
 
-def _be_a_rank(folder: Path, announced: Mapping[str, str], program: str, arguments: list[str], largest_file: int | None) -> None:
-    os.environ |= {"RUN_DIR": str(folder)} | dict(announced)
-    output = os.open(folder / f"rank-{announced.get('RANK', '0')}.out", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+def _run_rank(folder: Path, variables: Mapping[str, str], program: str, arguments: list[str], largest_file: int | None) -> None:
+    os.environ |= {"RUN_DIR": str(folder)} | dict(variables)
+    output = os.open(folder / f"rank-{variables.get('RANK', '0')}.out", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(output, 1)
     os.dup2(output, 2)
     if largest_file is not None:

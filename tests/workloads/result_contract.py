@@ -1,4 +1,4 @@
-"""What every line of `primus.result/1` must be: the fields and types that readers of results.jsonl rely on."""
+"""The fields and types of a line with the schema `primus.result/1`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ VERSIONS = {"python", "torch", "cuda", "rocm", "driver", "git_commit"}
 
 
 def read_results(folder: Path) -> list[dict[str, Any]]:
-    """Return the lines of a run, each of which keeps the contract."""
+    """Return the lines of a run after checking each of them."""
     path = folder / "results.jsonl"
     lines = [json.loads(line, parse_constant=_no_json) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
     for line in lines:
@@ -46,7 +46,7 @@ def read_results(folder: Path) -> list[dict[str, Any]]:
 
 
 def check_line(line: dict[str, Any]) -> None:
-    """Hold one line to the contract."""
+    """Check the fields of one line."""
     assert set(line) == set(KINDS)
     assert {name: value for name, value in line.items() if not isinstance(value, KINDS[name])} == {}
     assert (line["schema"], line["better"] in {"higher", "lower"}) == ("primus.result/1", True)
@@ -65,4 +65,4 @@ def check_line(line: dict[str, Any]) -> None:
 
 
 def _no_json(text: str) -> float:
-    raise AssertionError(f"{text} is no JSON")
+    raise AssertionError(f"{text} is not JSON")

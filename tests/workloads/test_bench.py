@@ -1,4 +1,4 @@
-"""workloads.bench on CPU and gloo: what each program measures, and that each of its lines keeps the contract."""
+"""workloads.bench on CPU and gloo: the results of each benchmark."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SHORT = ("--device=cpu", "--repeats=3", "--warm-up=1")
-# Every benchmark: ranks, options, and the lines that it must write, as (metric, unit, better).
+# Every benchmark: ranks, options, and the expected lines as (metric, unit, better).
 SPEED = ("tflop_per_s", "TFLOP/s", "higher")
 GB = ("gb_per_s", "GB/s", "higher")
 RATE = ("operations_per_s", "1/s", "higher")
@@ -46,14 +46,14 @@ ALL: dict[str, tuple[int, tuple[str, ...], list[tuple[str, str, str]]]] = {
 
 
 def bench(folder: Path, name: str, *words: str, ranks: int = 1) -> tuple[Run, list[dict[str, Any]]]:
-    """Run a benchmark, or `module:function`, to its end; return it with its lines."""
+    """Run a benchmark, or `module:function`; return the run and its result lines."""
     run = Ranks(folder, ranks, *words, program=name if ":" in name else f"workloads.bench.{name}:main").wait()
     return run, read_results(folder)
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_every_line_keeps_the_contract(tmp_path: Path, name: str) -> None:
-    """A benchmark leaves the lines that it promises: right results, metrics with their units, the host, and the resolved options."""
+def test_every_benchmark_writes_the_expected_lines(tmp_path: Path, name: str) -> None:
+    """With correct results, metrics and units, the host, and the options."""
     ranks, words, expected = ALL[name]
     (tmp_path / "storage").mkdir()
     extra = (f"--folder={tmp_path / 'storage'}",) if name == "storage" else ()
@@ -67,14 +67,14 @@ def test_every_line_keeps_the_contract(tmp_path: Path, name: str) -> None:
         assert line["options"]["timeout_s"] > 0
 
 
-def test_no_benchmark_is_forgotten() -> None:
-    """Each program of the folder is in the table above."""
+def test_every_benchmark_is_tested() -> None:
+    """The table above contains each program of the folder."""
     assert {path.stem for path in (ROOT / "workloads/bench").glob("[a-z]*.py")} == set(ALL)
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_the_manual_has_every_option(name: str) -> None:
-    """With its default and meaning, in the section of its benchmark."""
+def test_the_manual_contains_every_option(name: str) -> None:
+    """With default and help, in the section of the benchmark."""
     section = (ROOT / "docs/benchmarks.md").read_text("utf-8").split(f"\n## {name}\n")[1].split("\n## ")[0]
     benchmark = importlib.import_module(f"workloads.bench.{name}").BENCHMARK
     rows = []
@@ -87,8 +87,8 @@ def test_the_manual_has_every_option(name: str) -> None:
     assert [line for line in section.splitlines() if line.startswith("| `--")] == rows
 
 
-def test_bus_bandwidth_is_that_of_nccl_tests(tmp_path: Path) -> None:
-    """With four ranks all-reduce counts 2 * 3/4 times its algorithm bandwidth, the others 3/4; sizes grow by the factor to the last."""
+def test_bus_bandwidth_is_defined_as_in_nccl_tests(tmp_path: Path) -> None:
+    """With four ranks: 2 * 3/4 of the algorithm bandwidth for all-reduce, 3/4 for the others. Sizes grow by the factor."""
     run, lines = bench(tmp_path, "collectives", *SHORT, "--smallest-kib=16", "--largest-kib=64", "--factor=4", ranks=4)
     pairs = {
         (line["sizes"]["collective"], line["sizes"]["bytes"]): line["value"] / other["value"]
@@ -106,24 +106,24 @@ def test_bus_bandwidth_is_that_of_nccl_tests(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["collectives", "overlap"])
-def test_one_rank_has_nobody_to_talk_to(tmp_path: Path, name: str) -> None:
-    """A message says so; no line claims a bandwidth, and it is no failure."""
+def test_a_single_rank_measures_no_communication(tmp_path: Path, name: str) -> None:
+    """It prints a message, writes no line, and succeeds."""
     run, lines = bench(tmp_path, name, *SHORT)
 
     assert (run.codes, lines) == ([0], [])
-    assert "one rank has nobody to talk to" in run.outputs[0]
+    assert "skipped, because there is one rank only" in run.outputs[0]
 
 
-def test_a_cpu_is_measured_once_a_host(tmp_path: Path) -> None:
-    """Ranks on one CPU would only disturb each other: the first one measures."""
+def test_a_cpu_is_measured_once_per_host(tmp_path: Path) -> None:
+    """By the first rank."""
     run, lines = bench(tmp_path, "launch_overhead", *SHORT, ranks=2)
 
     assert (run.codes, len(lines)) == ([0, 0], 1)
-    assert "the first rank of this host measures it" in run.outputs[1]
+    assert "measured by the first rank of this host" in run.outputs[1]
 
 
-def test_operands_do_not_stay_in_a_cache() -> None:
-    """The pairs of a product take at least the room that no cache has, and each product takes the next pair."""
+def test_operands_are_not_cached() -> None:
+    """The pairs exceed the cache, and each product uses the next pair."""
     pairs = gemm._operands((256, 256, 256), "fp32", torch.device("cpu"))
     pairs[1][0].zero_()
     product = gemm._product(pairs, "fp32")
@@ -134,20 +134,20 @@ def test_operands_do_not_stay_in_a_cache() -> None:
     assert not bool(product(1).any())
 
 
-def test_the_serial_of_amd_is_the_one_its_tools_print() -> None:
-    """HIP gives the letters of the unique id as the bytes of a UUID; another vendor's UUID stays."""
+def test_the_serial_number_of_amd_gpus_is_their_unique_id() -> None:
+    """HIP stores its letters as the bytes of a UUID; other UUIDs are not changed."""
     assert uuid_text("38656435-6562-3964-6132-323733656465") == "8ed5eb9da2273ede"
     assert uuid_text("8c8ca8ba-3c4f-19d1-b9d9-3f8a6a1d0f6e") == "8c8ca8ba-3c4f-19d1-b9d9-3f8a6a1d0f6e"
 
 
 def test_samples_are_thinned_evenly() -> None:
-    """A line has at most 200 samples, in order, from the whole of the series."""
+    """A line contains at most 200 samples, in order, from the whole series."""
     assert thinned([1.0, 2.0]) == [1.0, 2.0]
     assert thinned([float(value) for value in range(1000)]) == [float(value) for value in range(0, 1000, 5)]
 
 
 def test_primus_cli_runs_a_benchmark(tmp_path: Path) -> None:
-    """The words after its name are the program's options, and the line is in the run folder."""
+    """The arguments after its name are its options, and the result is in the run folder."""
     user = User(tmp_path)
     done = user.cli(
         "--output", str(user.run_dir), "direct", "--nproc", "1", "--", "benchmark", "gemm", "--shapes=64x32x48", "--dtypes=fp32", *SHORT
@@ -158,7 +158,7 @@ def test_primus_cli_runs_a_benchmark(tmp_path: Path) -> None:
 
 
 def test_the_list_names_every_benchmark(tmp_path: Path) -> None:
-    """Each has a line that says what it measures."""
+    """With the first line of its docstring."""
     done = User(tmp_path).cli("direct", "--", "benchmark", "--list")
     lines = dict(line.split(maxsplit=1) for line in done.stdout.splitlines())
 
@@ -168,7 +168,7 @@ def test_the_list_names_every_benchmark(tmp_path: Path) -> None:
 
 
 def test_an_unknown_benchmark_gets_the_nearest_name(tmp_path: Path) -> None:
-    """Nothing is started."""
+    """Exit code 2."""
     done = User(tmp_path).cli("direct", "--", "benchmark", "gem")
 
     assert done.returncode == 2

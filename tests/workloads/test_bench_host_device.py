@@ -1,4 +1,4 @@
-"""How the GPUs of a host take turns with their copies."""
+"""workloads.bench.host_device: only one process of a host copies at a time."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
 LONG_S, SHORT_S = 30.0, 0.5
 
 
-def test_one_copies_at_a_time_and_the_next_follows(tmp_path: Path) -> None:
-    """The second begins when the first has ended, however it ended."""
+def test_the_second_copy_starts_after_the_first(tmp_path: Path) -> None:
+    """Also if the first fails."""
     begun = threading.Event()
 
     def other() -> None:
         with turn(str(tmp_path)):
             begun.set()
 
-    def ends_ill() -> None:
+    def fails() -> None:
         with turn(str(tmp_path)):
             threading.Thread(target=other, daemon=True).start()
             assert not begun.wait(SHORT_S)
             raise RuntimeError("out of memory")
 
     with pytest.raises(RuntimeError, match="out of memory"):
-        ends_ill()
+        fails()
     assert begun.wait(LONG_S)

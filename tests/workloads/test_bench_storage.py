@@ -1,4 +1,4 @@
-"""workloads.bench.storage: it does not fill the disk, leaves nothing behind whichever way it ends, and knows what it wrote."""
+"""workloads.bench.storage: free space, cleanup, and verification of the written data."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def storage(folder: Path, target: Path, *words: str) -> Ranks:
 
 
 def wait_until_empty(folder: Path) -> None:
-    """Wait until nothing is in a folder."""
+    """Wait until a folder is empty."""
     until(lambda: not any(folder.iterdir()), lambda: list(folder.rglob("*")))
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGKILL, -signal.SIGKILL)])
-def test_nothing_stays_when_it_is_killed(tmp_path: Path, number: int, code: int) -> None:
-    """In the middle of writing: a signal that can be caught, and one that cannot."""
+def test_the_folder_is_removed_if_the_benchmark_is_killed(tmp_path: Path, number: int, code: int) -> None:
+    """During a write, by SIGTERM and by SIGKILL."""
     ranks = storage(tmp_path / "run", tmp_path / "target", "--tool=own", "--size-mib=8", "--repeats=200", "--seconds=20")
     until(lambda: list((tmp_path / "target").glob(".primus-bench-*/data")), "the data", every_s=0.02)
     ranks.signal(0, number)
@@ -47,8 +47,8 @@ def test_nothing_stays_when_it_is_killed(tmp_path: Path, number: int, code: int)
     wait_until_empty(tmp_path / "target")
 
 
-def test_what_a_power_failure_left_is_removed_and_what_is_in_use_stays(tmp_path: Path) -> None:
-    """A folder of this host whose lock nobody holds goes; that of a running benchmark, and that of another host, stay."""
+def test_leftovers_of_this_host_are_removed(tmp_path: Path) -> None:
+    """Folders of a running benchmark and of other hosts stay."""
     left, foreign = tmp_path / f".primus-bench-{host_name()}-old", tmp_path / ".primus-bench-elsewhere-1"
     for folder in (left, foreign):
         folder.mkdir()
@@ -60,30 +60,30 @@ def test_what_a_power_failure_left_is_removed_and_what_is_in_use_stays(tmp_path:
     assert set(tmp_path.iterdir()) == {foreign}
 
 
-def test_it_refuses_to_fill_the_disk(tmp_path: Path) -> None:
-    """More than is free, or more than may be taken of it, is not begun; a folder that is not there is not made."""
+def test_too_little_free_space_is_an_error(tmp_path: Path) -> None:
+    """Also if too little would stay free; a missing folder is not created."""
     free = os.statvfs(tmp_path)
     available, total = free.f_bavail * free.f_frsize, free.f_blocks * free.f_frsize
     require_space(tmp_path, available // 4, 0)
-    with pytest.raises(SettingsError, match="are needed"):
+    with pytest.raises(SettingsError, match="bytes needed"):
         require_space(tmp_path, 2 * available, 0)
     with pytest.raises(SettingsError, match="must stay free"):
         require_space(tmp_path, available // 4, 100 * available / total)
-    with pytest.raises(SettingsError, match="is no folder"):
+    with pytest.raises(SettingsError, match="is not a folder"):
         require_space(tmp_path / "missing", 1, 0)
 
 
-def test_too_large_a_file_is_an_error_that_leaves_nothing(tmp_path: Path) -> None:
-    """Exit code 2, a line that says why, and an empty folder."""
+def test_a_file_that_is_too_large_is_an_error(tmp_path: Path) -> None:
+    """Exit code 2, a line with the error, and an empty folder."""
     run = storage(tmp_path / "run", tmp_path / "target", "--size-mib=1000000000").wait()
 
     assert run.codes == [2]
-    assert [" bytes are needed, " in line["error"] for line in read_results(tmp_path / "run")] == [True]
+    assert [" bytes needed, " in line["error"] for line in read_results(tmp_path / "run")] == [True]
     assert list((tmp_path / "target").iterdir()) == []
 
 
-def test_a_full_disk_is_unknown(tmp_path: Path) -> None:
-    """A limit on the size of files stops the writing: an error, and nothing stays."""
+def test_a_full_disk_is_an_error(tmp_path: Path) -> None:
+    """A file size limit makes the write fail; the folder is removed."""
     (tmp_path / "target").mkdir()
     words = (f"--folder={tmp_path / 'target'}", "--tool=own", "--size-mib=4", "--files=0", "--keep-free-percent=0")
     run = Ranks(tmp_path / "run", 1, *words, program="workloads.bench.storage:main", largest_file=MIB).wait()
@@ -96,25 +96,25 @@ def test_a_full_disk_is_unknown(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("direct", [True, False])
-def test_own_reads_and_writes_go_once_through_the_file(tmp_path: Path, direct: bool) -> None:  # noqa: FBT001 - a parameter
-    """Each operation counts every byte, past the page cache and where that is not possible; a byte that has changed is found."""
+def test_each_pass_transfers_the_whole_file_once(tmp_path: Path, direct: bool) -> None:  # noqa: FBT001 - a parameter
+    """With and without O_DIRECT; a changed byte is detected."""
     data = DataFile(tmp_path / "data", MIB)
     data.direct = data.direct and direct
     sequential = [data.run(Pass(f"sequential_{way}", 65536, 1, 60)).bytes for way in ("write", "read")]
     scattered = [data.run(Pass(f"random_{way}", 4096, 3, 60)).bytes for way in ("read", "write")]
 
     assert [*sequential, *scattered] == [MIB] * 4
-    assert data.is_right()
+    assert data.is_correct()
     with (tmp_path / "data").open("r+b") as file:
         file.seek(MIB // 2)
         byte = file.read(1)
         file.seek(MIB // 2)
         file.write(bytes([byte[0] ^ 1]))
-    assert not data.is_right()
+    assert not data.is_correct()
 
 
 def test_a_sample_of_random_reads_ends_at_its_limit(tmp_path: Path) -> None:
-    """What was not reached in time does not count."""
+    """Blocks after the limit do not count."""
     data = DataFile(tmp_path / "data", 8 * MIB)
     data.fill()
     done = data.run(Pass("random_read", 4096, 2, 0.0))
@@ -125,8 +125,8 @@ def test_a_sample_of_random_reads_ends_at_its_limit(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("operation", "expected"), [("random_read", "read"), ("sequential_write", "write")], ids=["random read", "sequential write"]
 )
-def test_what_fio_says_is_read(operation: str, expected: str) -> None:
-    """From the recorded output of fio 3.33: all bytes of all jobs, and the time in seconds."""
+def test_the_output_of_fio_is_parsed(operation: str, expected: str) -> None:
+    """Recorded output of fio 3.33: the bytes of all jobs, and the time in seconds."""
     text = (DATA / f"{operation}.json").read_text()
     job = json.loads(text)["jobs"][0]
 
@@ -134,8 +134,8 @@ def test_what_fio_says_is_read(operation: str, expected: str) -> None:
 
 
 @pytest.mark.parametrize("change", ["error", "nothing read", "no jobs", "no JSON", "empty"])
-def test_fio_that_did_not_work_is_an_error(change: str) -> None:
-    """Exit code 0 is not enough."""
+def test_output_of_fio_without_a_result_is_an_error(change: str) -> None:
+    """Although the exit code is 0."""
     report: dict[str, Any] = json.loads((DATA / "random_read.json").read_text())
     if change == "error":
         report["jobs"][0]["error"] = 5
@@ -149,9 +149,9 @@ def test_fio_that_did_not_work_is_an_error(change: str) -> None:
         _fio.read(text, "random_read")
 
 
-@pytest.mark.skipif(shutil.which("fio") is None, reason="fio is not installed here")
-def test_fio_measures_where_it_is_installed(tmp_path: Path) -> None:
-    """The real fio goes through the file; its version is in the options, and the lines are no series of the other tool."""
+@pytest.mark.skipif(shutil.which("fio") is None, reason="fio is not installed")
+def test_the_real_fio_measures(tmp_path: Path) -> None:
+    """The options contain its version, and the sizes contain the tool."""
     words = ("--size-mib=4", "--repeats=2", "--seconds=0.2", "--files=0", "--tool=fio")
     run = storage(tmp_path / "run", tmp_path / "target", *words).wait()
     lines = read_results(tmp_path / "run")

@@ -1,4 +1,4 @@
-"""workloads.train.checkpoint_folder: which checkpoints there are, and which may be used."""
+"""workloads.train.checkpoint_folder: commit, removal, and the usable checkpoints."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def save(folder: Path, step: int, *, keep: int = 10, content: str = "weights") -> Path:
-    """Write a checkpoint as the program does, with two files."""
+    """Write a checkpoint with two files, like the trainer."""
     begin(folder, step)
     partial = partial_folder(folder, step)
     for name in ("__0_0.distcp", "__1_0.distcp"):
@@ -42,12 +42,12 @@ def save(folder: Path, step: int, *, keep: int = 10, content: str = "weights") -
 
 
 def names(folder: Path) -> list[str]:
-    """Return the usable checkpoints, best first."""
+    """Return the names of the usable checkpoints, newest first."""
     return [path.name for path in complete_checkpoints(folder)]
 
 
-def test_newest_first_and_no_more_than_are_kept(tmp_path: Path) -> None:
-    """Older ones than the newest `keep` are removed with the next commit."""
+def test_a_commit_removes_the_oldest_checkpoints_beyond_keep(tmp_path: Path) -> None:
+    """The usable checkpoints are listed newest first."""
     for step in (5, 10, 15):
         save(tmp_path, step, keep=2)
 
@@ -55,8 +55,8 @@ def test_newest_first_and_no_more_than_are_kept(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["latest", "step-00000010", "step-00000015"]
 
 
-def test_what_a_crash_left_half_written_is_not_used_and_goes_with_the_next_one(tmp_path: Path) -> None:
-    """A folder without its last rename does not count."""
+def test_a_partial_checkpoint_is_not_used_and_is_removed_later(tmp_path: Path) -> None:
+    """By the start of the next checkpoint."""
     save(tmp_path, 5)
     begin(tmp_path, 10)
 
@@ -65,20 +65,20 @@ def test_what_a_crash_left_half_written_is_not_used_and_goes_with_the_next_one(t
     assert not partial_folder(tmp_path, 10).exists()
 
 
-def test_a_branch_that_was_left_is_not_taken_up_again(tmp_path: Path) -> None:
-    """After a resume from step 5, step 20 of the branch before is not the newest, though its number is higher; reaching it replaces it."""
+def test_checkpoints_from_before_a_resume_at_an_earlier_step_are_not_used(tmp_path: Path) -> None:
+    """After a resume at step 5, the old step 20 is not usable; the new step 20 replaces it."""
     save(tmp_path, 5)
-    save(tmp_path, 20, content="old branch")
+    save(tmp_path, 20, content="old run")
     save(tmp_path, 10)
 
     assert names(tmp_path) == ["step-00000010", "step-00000005"]
-    save(tmp_path, 20, content="new branch")
-    assert (step_folder(tmp_path, 20) / "__0_0.distcp").read_text() == "new branch__0_0.distcp"
+    save(tmp_path, 20, content="new run")
+    assert (step_folder(tmp_path, 20) / "__0_0.distcp").read_text() == "new run__0_0.distcp"
 
 
 @pytest.mark.parametrize("latest", [None, "", "step-00000099\n", "\x00\xff"])
-def test_without_a_readable_latest_the_step_decides(tmp_path: Path, latest: str | None) -> None:
-    """A lost, empty or senseless `latest` costs nothing."""
+def test_without_a_valid_latest_all_complete_checkpoints_are_usable(tmp_path: Path, latest: str | None) -> None:
+    """A missing, empty or invalid `latest`."""
     for step in (5, 10):
         save(tmp_path, step)
     if latest is None:
@@ -89,8 +89,8 @@ def test_without_a_readable_latest_the_step_decides(tmp_path: Path, latest: str 
     assert names(tmp_path) == ["step-00000010", "step-00000005"]
 
 
-def test_damage_is_found_in_the_part_that_a_rank_checks(tmp_path: Path) -> None:
-    """Files are shared out over the ranks; the one that has the damaged file sees it."""
+def test_each_rank_checks_its_part_of_the_files(tmp_path: Path) -> None:
+    """The rank with the damaged file reports it."""
     path = save(tmp_path, 5)
     manifest = read_manifest(path)
     (path / "__1_0.distcp").write_text("other")
@@ -101,8 +101,8 @@ def test_damage_is_found_in_the_part_that_a_rank_checks(tmp_path: Path) -> None:
     assert damage(path, manifest, part=0, parts=2) == "__0_0.distcp is missing"
 
 
-def test_a_checkpoint_that_is_set_aside_is_kept_but_not_counted(tmp_path: Path) -> None:
-    """The damaged folder stays for inspection under another name, and a second one of the same step replaces it."""
+def test_a_damaged_checkpoint_is_renamed_and_not_used(tmp_path: Path) -> None:
+    """A second damaged checkpoint of the same step replaces it."""
     save(tmp_path, 5)
     for content in ("first", "second"):
         save(tmp_path, 10, content=content)
@@ -113,8 +113,8 @@ def test_a_checkpoint_that_is_set_aside_is_kept_but_not_counted(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 1}', "\x00"])
-def test_a_manifest_that_is_none_is_damage(tmp_path: Path, text: str) -> None:
-    """Anything but a manifest is an error with the file's name."""
+def test_an_invalid_manifest_is_damage(tmp_path: Path, text: str) -> None:
+    """The error contains the file's name."""
     path = save(tmp_path, 5)
     (path / "manifest.json").write_text(text)
 
@@ -122,8 +122,8 @@ def test_a_manifest_that_is_none_is_damage(tmp_path: Path, text: str) -> None:
         read_manifest(path)
 
 
-def test_a_manifest_of_another_format_or_out_of_reach_is_no_damage(tmp_path: Path) -> None:
-    """What another version wrote, or what cannot be read just now, may be good: it must not be set aside."""
+def test_an_unreadable_manifest_or_one_of_another_format_is_not_damage(tmp_path: Path) -> None:
+    """The checkpoint may be good, so it must not be renamed."""
     path = save(tmp_path, 5)
     (path / "manifest.json").write_text('{"format": 2, "step": 1, "files": {}, "facts": {}}')
     for folder in (path, tmp_path / "not mounted"):
@@ -133,8 +133,8 @@ def test_a_manifest_of_another_format_or_out_of_reach_is_no_damage(tmp_path: Pat
         assert not isinstance(raised.value, DamagedError)
 
 
-def test_a_folder_that_cannot_be_read_is_not_an_empty_one(tmp_path: Path) -> None:
-    """No folder means that nothing was written; any other failure to look is an error."""
+def test_an_unreadable_folder_is_an_error(tmp_path: Path) -> None:
+    """A missing folder has no checkpoints."""
     (tmp_path / "file").touch()
 
     assert complete_checkpoints(tmp_path / "none") == []
@@ -142,28 +142,28 @@ def test_a_folder_that_cannot_be_read_is_not_an_empty_one(tmp_path: Path) -> Non
         complete_checkpoints(tmp_path / "file")
 
 
-def test_an_old_checkpoint_that_cannot_be_removed_does_not_spoil_the_new_one(tmp_path: Path) -> None:
-    """An old one moved to another disk behind a link: the new one is complete and the latest, what is left is told, and counts no more."""
+def test_a_failed_removal_does_not_fail_the_new_checkpoint(tmp_path: Path) -> None:
+    """The old checkpoint is a link to another disk: the commit returns the problem, and the old one is not usable."""
     save(tmp_path, 5)
     (tmp_path / "disk").mkdir()
     step_folder(tmp_path, 5).rename(tmp_path / "disk/step-00000005")
     step_folder(tmp_path, 5).symlink_to(tmp_path / "disk/step-00000005")
     begin(tmp_path, 10)
-    left = commit(tmp_path, Manifest(10, {}, {}), keep=1)
+    problem = commit(tmp_path, Manifest(10, {}, {}), keep=1)
 
-    assert left.startswith("step-00000005 could not be removed: ")
+    assert problem.startswith("step-00000005 could not be removed: ")
     assert names(tmp_path) == ["step-00000010"]
     save(tmp_path, 15)
     assert names(tmp_path) == ["step-00000015", "step-00000010"]
 
 
 def test_a_kill_at_any_moment_leaves_a_complete_checkpoint(tmp_path: Path) -> None:
-    """A process that ends before its 1st, 2nd, … change of the folder, with one kept and a left branch in the way: old or new is whole."""
-    seen, moment, code = set(), 0, KILLED
+    """The process is killed before its 1st, 2nd, … change of the folder: the old or the new checkpoint is complete."""
+    newest, moment, code = set(), 0, KILLED
     while code == KILLED:
         folder = tmp_path / str(moment)
         for step in (10, 5):
-            save(folder, step, keep=1, content="left branch" if step == 10 else "old")
+            save(folder, step, keep=1, content="old run" if step == 10 else "old")
         code = fork_and_end_at(moment, partial(save, folder, 10, keep=1, content="new"))
         best = complete_checkpoints(folder)[0]
         manifest = read_manifest(best)
@@ -172,12 +172,12 @@ def test_a_kill_at_any_moment_leaves_a_complete_checkpoint(tmp_path: Path) -> No
         assert (best / "__0_0.distcp").read_text() in {"old__0_0.distcp", "new__0_0.distcp"}
         assert save(folder, 15) in complete_checkpoints(folder)
         assert not list(folder.glob("*.partial")) + list(folder.glob("*.removed"))
-        seen.add(best.name)
+        newest.add(best.name)
         moment += 1
 
     assert code == 0
     assert moment > 10
-    assert seen == {"step-00000005", "step-00000010"}
+    assert newest == {"step-00000005", "step-00000010"}
 
 
 KILLED = 9
@@ -185,25 +185,25 @@ CHANGES = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir"}
 
 
 def fork_and_end_at(moment: int, work: Callable[[], object]) -> int:
-    """Do work in a child that ends without a word before its change number `moment`; return its exit code."""
+    """Run `work` in a child that exits before its change number `moment`; return its exit code."""
     child = os.fork()
     if child:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    left = [moment]
+    remaining = [moment]
 
     def count(event: str, _arguments: object) -> None:
         if event in CHANGES:
-            if not left[0]:
+            if not remaining[0]:
                 os._exit(KILLED)
-            left[0] -= 1
+            remaining[0] -= 1
 
     sys.addaudithook(count)
     work()
     os._exit(0)
 
 
-def test_a_left_branch_stays_left_when_the_latest_is_set_aside(tmp_path: Path) -> None:
-    """After a resume from step 5, damage of step 10 leads back to step 5, not to step 20 of the branch before."""
+def test_after_damage_of_the_latest_older_checkpoints_are_used(tmp_path: Path) -> None:
+    """After a resume at step 5 and damage of step 10, step 5 is usable, and the old step 20 is not."""
     for step in (5, 20, 10):
         save(tmp_path, step)
     set_aside(step_folder(tmp_path, 10))

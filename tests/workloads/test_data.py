@@ -1,4 +1,4 @@
-"""workloads.train: preparing data, mapping it, shuffling it, and which rank sees what."""
+"""workloads.train: preparing, mapping and shuffling data, and the batches of each rank."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def all_targets(samples: Samples, count: int) -> list[list[int]]:
     return [samples.sample(number)[0].tolist() for number in range(count)]
 
 
-def test_text_becomes_tokens_with_an_end_behind_each_document(tmp_path: Path) -> None:
-    """Bytes, and token 256 between documents."""
+def test_each_document_ends_with_an_end_of_text_token(tmp_path: Path) -> None:
+    """Token 256 of the bytes tokenizer."""
     header = prepare(tmp_path, "text", {"text": "ab"}, {"text": "é"})
     found = open_token_file(header, kind="text", vocabulary=257)
 
@@ -41,8 +41,8 @@ def test_text_becomes_tokens_with_an_end_behind_each_document(tmp_path: Path) ->
     assert (found.header.tokenizer, found.header.vocabulary) == ("bytes", 257)
 
 
-def test_an_epoch_shows_every_window_once_and_the_next_one_in_another_order(tmp_path: Path) -> None:
-    """Windows are neither lost nor repeated, and each target is the token that follows."""
+def test_an_epoch_contains_every_window_once(tmp_path: Path) -> None:
+    """The next epoch has another order, and each target is the next token."""
     header = prepare(tmp_path, "text", {"text": "".join(chr(33 + i % 90) for i in range(400))})
     samples = TextSamples([open_token_file(header, kind="text", vocabulary=257)], 16, seed=1)
     first, second = all_targets(samples, 25), [samples.sample(25 + number)[0].tolist() for number in range(25)]
@@ -54,8 +54,8 @@ def test_an_epoch_shows_every_window_once_and_the_next_one_in_another_order(tmp_
     assert targets[:-1].tolist() == tokens[1:].tolist()
 
 
-def test_several_data_sets_are_one(tmp_path: Path) -> None:
-    """Windows of all files take part."""
+def test_several_data_sets_are_combined(tmp_path: Path) -> None:
+    """The samples contain windows of all files."""
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     headers = [prepare(tmp_path / name, "text", {"text": name * 40}) for name in ("a", "b")]
@@ -64,8 +64,8 @@ def test_several_data_sets_are_one(tmp_path: Path) -> None:
     assert {sequence[0] for sequence in all_targets(samples, 10)} == {97, 98}
 
 
-def test_only_the_response_is_learnt(tmp_path: Path) -> None:
-    """The targets of the prompt and of the padding do not count; those of the response and of its end do."""
+def test_only_the_response_has_targets(tmp_path: Path) -> None:
+    """With its end-of-text token; prompt and padding are ignored."""
     header = prepare(tmp_path, "examples", {"prompt": "abc", "response": "xy"})
     samples = ExampleSamples([open_token_file(header, kind="examples", vocabulary=257)], 8, seed=1)
     tokens, targets = samples.sample(0)
@@ -74,8 +74,8 @@ def test_only_the_response_is_learnt(tmp_path: Path) -> None:
     assert targets.tolist() == [IGNORED, IGNORED, 120, 121, 256, IGNORED, IGNORED, IGNORED]
 
 
-def test_a_response_that_is_too_long_is_cut_and_left_out_on_demand(tmp_path: Path) -> None:
-    """A sequence holds what fits; `--longest` leaves the example out instead."""
+def test_a_response_that_is_too_long_is_truncated(tmp_path: Path) -> None:
+    """`--longest` skips the example instead."""
     lines = ({"prompt": "ab", "response": "x" * 20}, {"prompt": "ab", "response": "y"})
     whole = ExampleSamples([open_token_file(prepare(tmp_path, "examples", *lines), kind="examples", vocabulary=257)], 6, seed=1)
     header = prepare(tmp_path, "examples", *lines, options=("--longest", "10"))
@@ -87,8 +87,8 @@ def test_a_response_that_is_too_long_is_cut_and_left_out_on_demand(tmp_path: Pat
     assert open_token_file(header, kind="examples", vocabulary=257).header.examples == 1
 
 
-def test_preparing_again_leaves_a_run_that_reads_the_old_data_alone(tmp_path: Path) -> None:
-    """New files take the old ones' names; what is mapped into memory stays as it was."""
+def test_recreating_a_data_set_does_not_change_mapped_data(tmp_path: Path) -> None:
+    """The files are replaced."""
     old = open_token_file(prepare(tmp_path, "text", {"text": "aaaa"}), kind="text", vocabulary=257)
     new = open_token_file(prepare(tmp_path, "text", {"text": "b"}), kind="text", vocabulary=257)
 
@@ -104,10 +104,10 @@ def test_preparing_again_leaves_a_run_that_reads_the_old_data_alone(tmp_path: Pa
         ("examples", {"prompt": "", "response": "b"}, "examples.jsonl:1: an empty prompt or response"),
     ],
 )
-def test_input_that_is_not_what_it_should_be_is_named_by_line(
+def test_wrong_input_is_an_error_with_its_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, line: object, expected: str
 ) -> None:
-    """The tool says which line, and leaves no header: half a data set cannot be used by mistake."""
+    """No header is written, so the incomplete data set cannot be used."""
     source = tmp_path / f"{kind}.jsonl"
     source.write_text(json.dumps(line) + "\n")
 
@@ -116,8 +116,8 @@ def test_input_that_is_not_what_it_should_be_is_named_by_line(
     assert not (tmp_path / "set.json").exists()
 
 
-def test_data_that_is_missing_cut_or_of_another_kind_is_refused(tmp_path: Path) -> None:
-    """Before training starts: no such file, fewer bytes than announced, text for SFT, tokens that the model does not have."""
+def test_missing_truncated_or_unsuitable_data_is_an_error(tmp_path: Path) -> None:
+    """A missing file, too few bytes, text for SFT, and a vocabulary that is too large."""
     header = prepare(tmp_path, "text", {"text": "abcdef"})
     for arguments, expected in (
         (("nothing.json", "text", 257), "no such file"),
@@ -132,7 +132,7 @@ def test_data_that_is_missing_cut_or_of_another_kind_is_refused(tmp_path: Path) 
 
 
 def test_data_larger_than_memory_is_mapped(tmp_path: Path) -> None:
-    """A file of twice the machine's memory and swap (a hole, here) costs nothing until it is read."""
+    """A sparse file of twice the host's memory and swap."""
     values = dict(line.split(":") for line in Path("/proc/meminfo").read_text("utf-8").splitlines())
     tokens = sum(int(values[name].split()[0]) for name in ("MemTotal", "SwapTotal")) * 1024
     Header(1, "text", "uint16", tokens, 0, 257, 256, "bytes").write(tmp_path / "large.json")
@@ -143,8 +143,8 @@ def test_data_larger_than_memory_is_mapped(tmp_path: Path) -> None:
     assert found.read(tokens - 2, 2).tolist() == [0, 0]
 
 
-def test_a_token_that_the_vocabulary_does_not_have_is_named_with_its_file(tmp_path: Path) -> None:
-    """Damage in a token file ends with what to do, not in an error of the device, nor in a vector of zeros."""
+def test_a_token_outside_the_vocabulary_is_an_error_with_its_file(tmp_path: Path) -> None:
+    """For example in a damaged token file."""
     header = prepare(tmp_path, "text", {"text": "abcdef"})
     (tmp_path / "set.tokens").write_bytes(b"\x61\x00" * 5 + b"\x00\x04" * 2)
     samples = TextSamples([open_token_file(header, kind="text", vocabulary=512)], 6, seed=1)
@@ -153,8 +153,8 @@ def test_a_token_that_the_vocabulary_does_not_have_is_named_with_its_file(tmp_pa
         samples.sample(0)
 
 
-def test_a_dot_in_the_name_of_a_data_set_is_part_of_it(tmp_path: Path) -> None:
-    """The second version does not replace the first."""
+def test_the_name_of_a_data_set_may_contain_dots(tmp_path: Path) -> None:
+    """`books.v2` does not replace `books.v1`."""
     (tmp_path / "a.txt").write_text("a")
     for name in ("books.v1", "books.v2"):
         assert prepare_data.main(["text", str(tmp_path / "a.txt"), "--out", str(tmp_path / name)]) == 0
@@ -168,18 +168,18 @@ def test_a_dot_in_the_name_of_a_data_set_is_part_of_it(tmp_path: Path) -> None:
     assert open_token_file(str(tmp_path / "books.v1.json"), kind="text", vocabulary=257).tokens.tolist() == [97, 256]
 
 
-@pytest.mark.parametrize(("name", "place"), [("a.txt", "a.txt: not UTF-8"), ("a.jsonl", "a.jsonl:1: not JSON in UTF-8")])
-def test_text_in_another_encoding_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, place: str) -> None:
-    """Latin-1 is no reason for a traceback."""
+@pytest.mark.parametrize(("name", "message"), [("a.txt", "a.txt: not UTF-8"), ("a.jsonl", "a.jsonl:1: not JSON in UTF-8")])
+def test_text_in_another_encoding_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, message: str) -> None:
+    """Latin-1."""
     (tmp_path / name).write_bytes(b'{"text": "\xe9"}\n')
 
     assert prepare_data.main(["text", str(tmp_path / name), "--out", str(tmp_path / "set")]) == 66
-    assert place in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
-def test_a_tokenizer_adds_nothing_by_itself_and_gaps_in_its_numbers_count(tmp_path: Path) -> None:
-    """No beginning between prompt and response, one end; the vocabulary reaches to the largest number."""
-    tokenizers = pytest.importorskip("tokenizers", reason="the package tokenizers is not installed here")
+def test_special_tokens_of_a_tokenizer_are_not_added(tmp_path: Path) -> None:
+    """No start token between prompt and response. The vocabulary extends to the largest id, also with gaps."""
+    tokenizers = pytest.importorskip("tokenizers", reason="the package tokenizers is not installed")
     model = tokenizers.models.WordLevel({"a": 0, "b": 1, "<|end_of_text|>": 2, "<s>": 9}, unk_token="a")
     built = tokenizers.Tokenizer(model)
     built.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
@@ -194,7 +194,7 @@ def test_a_tokenizer_adds_nothing_by_itself_and_gaps_in_its_numbers_count(tmp_pa
 
 @pytest.mark.parametrize("size", [1, 2, 3, 64, 100, 1000])
 def test_shuffling_is_a_permutation(size: int) -> None:
-    """Every element once, for sizes on and off the powers of two; seed and epoch change the order."""
+    """For powers of two and other sizes; seed and epoch change the order."""
     order = [Shuffle(size, 1, 0)[index] for index in range(size)]
 
     assert sorted(order) == list(range(size))
@@ -205,21 +205,21 @@ def test_shuffling_is_a_permutation(size: int) -> None:
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 @pytest.mark.parametrize("ahead", [0, 2])
-def test_a_global_batch_is_the_same_however_many_ranks_share_it(ranks: int, ahead: int) -> None:
-    """All parts together are the sequences of the step in order, and a start in the middle goes on from there."""
+def test_a_global_batch_is_the_same_for_any_number_of_ranks(ranks: int, ahead: int) -> None:
+    """The parts together are the sequences of the step, also after a start in the middle."""
     settings = load_settings([], ["train.global_batch=8", "train.micro_batch=2", f"data.prefetch_steps={ahead}"])
     samples = SyntheticSamples(512, 64, seed=1)
     parts = [Batches(samples, settings, Part(number, ranks), steps=3, first_sequence=16) for number in range(ranks)]
     for step in range(3):
-        got = [sequence.tolist() for part in parts for batch in part.next_step() for sequence in batch.tokens_BL]
+        found = [sequence.tolist() for part in parts for batch in part.next_step() for sequence in batch.tokens_BL]
 
-        assert got == [samples.sample(16 + 8 * step + number)[0].tolist() for number in range(8)]
+        assert found == [samples.sample(16 + 8 * step + number)[0].tolist() for number in range(8)]
     for part in parts:
         part.close()
 
 
-def test_a_failure_to_read_reaches_the_step_that_needs_it(tmp_path: Path) -> None:
-    """The thread that reads ahead does not swallow an error."""
+def test_a_missing_data_file_is_an_error(tmp_path: Path) -> None:
+    """When the samples are opened."""
     settings = load_settings([], ["data.source=files", f"data.files={tmp_path}/none.json"])
 
     with pytest.raises(DataError, match="no such file"):

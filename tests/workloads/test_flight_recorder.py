@@ -1,4 +1,4 @@
-"""What is read of torch's flight recorder when a rank hangs: pure, and never longer than its time."""
+"""workloads.train.flight_recorder: the line that the watchdog prints about torch's flight recorder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WORLD, MESH = ("0", "default_pg"), ("3", "mesh_data")
 
 
 def entry(number: int, state: str, group: tuple[str, str] = WORLD, **more: Any) -> dict[str, Any]:
-    """Return an entry as torch 2.4 and later record one; what is not looked at is left out."""
+    """Return an entry in the format of torch 2.4 and later, without unused fields."""
     marks = {"scheduled": (None, None), "started": (7, None), "completed": (7, 9)}
     started, completed = marks[state]
     return {
@@ -56,7 +56,7 @@ OLD = {key: value for key, value in entry(5, "scheduled").items() if key != "col
             [entry(8, "completed"), entry(4, "started", MESH), entry(9, "scheduled")],
             "group 0/default_pg at 9 all_reduce, scheduled; group 3/mesh_data at 4 all_reduce, started",
         ),
-        # A part of a coalesced operation is never marked, and one that has ended stands for those before it.
+        # A part of a coalesced operation stays scheduled; a completed collective implies that the previous ones are complete.
         (
             [entry(6, "scheduled"), entry(6, "completed", profiling_name="nccl:coalesced"), entry(5, "scheduled")],
             "group 0/default_pg done to 6",
@@ -67,8 +67,8 @@ OLD = {key: value for key, value in entry(5, "scheduled").items() if key != "col
         ([], ""),
     ],
 )
-def test_a_line_says_where_each_group_stands(entries: list[dict[str, Any]], line: str) -> None:
-    """The oldest collective that has not ended, whatever the order of the entries; the diagnosis reads what is written here."""
+def test_the_line_contains_the_position_of_each_group(entries: list[dict[str, Any]], line: str) -> None:
+    """The oldest incomplete collective, in any order of the entries. The diagnosis can parse the line."""
     found = flight_recorder.describe({"version": "2.10", "entries": entries})
     read = [match["group"] for match in hang._POSITION.finditer(found)]
 
@@ -76,66 +76,66 @@ def test_a_line_says_where_each_group_stands(entries: list[dict[str, Any]], line
     assert len(read) == line.count("group ")
 
 
-def test_a_dump_without_entries_says_nothing() -> None:
-    """A recorder that is off leaves them out."""
+def test_a_dump_without_entries_gives_an_empty_line() -> None:
+    """As from a disabled recorder."""
     assert flight_recorder.describe({"version": "2.10"}) == ""
 
 
 def hangs(**_: Any) -> bytes:
-    """Stand for a GPU that does not answer."""
+    """Block, like a GPU that does not respond."""
     time.sleep(30)
     return b""
 
 
 def refuses(**_: Any) -> bytes:
-    """Stand for a driver that has lost its GPU."""
+    """Fail, like a driver that has lost its GPU."""
     raise RuntimeError("CUDA error: unspecified launch failure")
 
 
 def answers(entries: Any) -> Callable[..., bytes]:
-    """Return a recorder that holds these entries."""
+    """Return a recorder with these entries."""
     return lambda **_: pickle.dumps({"entries": entries})
 
 
 @pytest.mark.parametrize(
-    ("dump", "said"),
+    ("dump", "line"),
     [
         (answers([entry(2, "started")]), "group 0/default_pg at 2 all_reduce, started"),
-        (answers([]), "unknown: it holds nothing"),
+        (answers([]), "unknown: it is empty"),
         (answers(7), "unknown: TypeError"),
         (answers([entry(1, "started", collective_seq_id="x")]), "unknown: ValueError"),
         (lambda **_: b"torn", "unknown: "),
-        (lambda: b"", "unknown: TypeError"),  # torch 2.2 knows no such words
+        (lambda: b"", "unknown: TypeError"),  # torch 2.2 does not accept these arguments
         (refuses, "unknown: RuntimeError"),
         (hangs, "unknown: no answer within 0 s"),
     ],
 )
-def test_a_last_word_comes_in_time_whatever_the_gpu_does(monkeypatch: pytest.MonkeyPatch, dump: Any, said: str) -> None:
-    """What cannot be read is unknown, and never the end of the watchdog that asks."""
+def test_reading_never_fails_or_exceeds_its_time_limit(monkeypatch: pytest.MonkeyPatch, dump: Any, line: str) -> None:
+    """Whatever the GPU and torch do; an unreadable recorder gives `unknown`."""
     monkeypatch.setattr(torch._C._distributed_c10d, "_dump_nccl_trace", dump, raising=False)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     started = time.monotonic()
 
-    assert flight_recorder.look(5.0 if dump is not hangs else 0.2).startswith(said)
+    assert flight_recorder.read(5.0 if dump is not hangs else 0.2).startswith(line)
     assert time.monotonic() - started < 10
 
 
-def test_the_watchdog_ends_with_where_the_gpu_stands(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    """After the phase and the stacks, in a line that the diagnosis finds at the end of the log."""
-    monkeypatch.setattr(flight_recorder, "look", lambda _limit_s: "group 0/default_pg at 2 all_reduce, started")
+def test_the_watchdog_prints_the_positions_last(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    """After the phase and the stacks, so that the diagnosis finds the line at the end of the log."""
+    monkeypatch.setattr(flight_recorder, "read", lambda _limit_s: "group 0/default_pg at 2 all_reduce, started")
     codes: list[int] = []
     monkeypatch.setattr(os, "_exit", codes.append)
     Watchdog(program="pretrain", rank=3)._end(600.0)
-    said = capfd.readouterr().err.splitlines()
+    lines = capfd.readouterr().err.splitlines()
 
-    assert "pretrain: rank 3: no progress for 600.0 s" in said[0]
-    assert said[-1] == "pretrain: rank 3: flight recorder: group 0/default_pg at 2 all_reduce, started"
+    assert "pretrain: rank 3: no progress for 600.0 s" in lines[0]
+    assert lines[-1] == "pretrain: rank 3: flight recorder: group 0/default_pg at 2 all_reduce, started"
     assert codes == [77]
 
 
-def test_a_run_on_processors_has_nothing_to_say() -> None:
-    """Its collectives are calls of the host, and the phase says where it stands."""
-    assert flight_recorder.look(0.2) == ""
+def test_a_run_on_cpus_has_no_positions() -> None:
+    """Its collectives are synchronous."""
+    assert flight_recorder.read(0.2) == ""
 
 
 @pytest.mark.parametrize(
@@ -149,9 +149,11 @@ def test_a_run_on_processors_has_nothing_to_say() -> None:
         ),
     ],
 )
-def test_what_the_user_has_set_stays(monkeypatch: pytest.MonkeyPatch, given: dict[str, str], expected: dict[str, str]) -> None:
-    """Without a time for its beginning, a collective that runs looks like one that waits for its GPU."""
+def test_enable_does_not_override_the_users_variables(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, str], expected: dict[str, str]
+) -> None:
+    """Timing is enabled, because without it a started collective looks like a scheduled one."""
     monkeypatch.setattr(os, "environ", dict(given))
-    flight_recorder.turn_on()
+    flight_recorder.enable()
 
     assert dict(os.environ) == expected

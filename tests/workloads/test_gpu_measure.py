@@ -1,4 +1,4 @@
-"""tools/gpu_measure.py and gpu_probe.py: what they choose and compute. That their steps work is seen on a GPU."""
+"""tools/gpu_measure.py and gpu_probe.py, without a GPU."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_steps_run_in_the_order_of_the_patterns(tmp_path: Path) -> None:
-    """A pattern names a part or a step; what two of them match runs once, where the first one stands."""
+    """A pattern matches parts and steps. A step that matches several patterns runs once."""
     steps = gpu_measure.all_steps(tmp_path, tiny=False)
     names = [step.name for step in gpu_measure.wanted(steps, ["faults/nan", "torchtitan", "faults/n*", "no-such-step"])]
 
@@ -27,8 +27,8 @@ def test_steps_run_in_the_order_of_the_patterns(tmp_path: Path) -> None:
     assert len({step.name for step in steps}) == len(steps)
 
 
-def test_the_share_of_time_in_which_the_gpu_works() -> None:
-    """Kernels that run at once count once for the busy time, and each for the kernel time."""
+def test_the_busy_time_of_a_gpu_is_computed() -> None:
+    """Concurrent kernels count once for the busy time, and each for the kernel time."""
 
     def kernel(name: str, start: int, duration: int, category: str = "kernel") -> dict[str, Any]:
         return {"name": name, "ts": start, "dur": duration, "cat": category, "ph": "X"}
@@ -41,8 +41,8 @@ def test_the_share_of_time_in_which_the_gpu_works() -> None:
     assert [(item["name"], item["count"], item["ms"]) for item in found["largest"]] == [("a", 2, 2), ("b", 1, 1)]
 
 
-def test_a_run_that_is_stopped_leaves_what_it_has(tmp_path: Path) -> None:
-    """SIGTERM ends the step that runs, with all its processes; the file has the steps before it and says where it was stopped."""
+def test_a_stopped_run_writes_the_completed_steps(tmp_path: Path) -> None:
+    """SIGTERM ends the running step with its processes, and the file marks it as stopped."""
     program = f"""
 import sys
 sys.path.insert(0, {str(ROOT)!r})

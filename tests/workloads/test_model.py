@@ -1,4 +1,4 @@
-"""workloads.train.model, attention, moe, flops: the arithmetic of the model."""
+"""workloads.train.model, attention, moe and flops."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ CPU = torch.device("cpu")
 
 
 def make_model(settings: ModelSettings, compute: ComputeSettings | None = None, seed: int = 1) -> Transformer:
-    """Make a model with its initial values."""
+    """Create a model with its initial values."""
     with torch.device("meta"):
         model = Transformer(settings, compute or ComputeSettings())
     materialise(model, CPU, seed=seed, name="", layers=settings.layers)
     return model
 
 
-class Kept:
-    """Counts the numbers that autograd keeps for the backward pass."""
+class SavedNumbers:
+    """Counts the numbers that autograd saves for the backward pass."""
 
     def __init__(self) -> None:
-        """Begin at 0."""
+        """Start at 0."""
         self.numbers = 0
 
     def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Count a tensor and keep it."""
+        """Count a tensor and save it."""
         self.numbers += tensor.numel()
         return tensor
 
 
-def test_a_position_never_sees_those_behind_it() -> None:
-    """Changing a token changes no logits before it."""
+def test_attention_is_causal() -> None:
+    """A changed token does not change previous logits."""
     model = make_model(ModelSettings())
     tokens_BL = torch.randint(512, (2, 16), generator=torch.Generator().manual_seed(1))
     changed_BL = tokens_BL.clone()
@@ -52,8 +52,8 @@ def test_a_position_never_sees_those_behind_it() -> None:
     assert not torch.allclose(first[:, 9:], second[:, 9:])
 
 
-def test_rotation_makes_products_depend_on_the_distance_alone() -> None:
-    """The product of a query and a key is the same wherever both are, as long as their distance is."""
+def test_rotary_embedding_depends_on_the_distance_only() -> None:
+    """The product of a query and a key is the same at equal distances."""
     angles_LC = rotary_angles(ModelSettings(width=32, heads=2), 12, CPU)
     q_C, k_C = torch.randn(2, 16, generator=torch.Generator().manual_seed(1))
     q_LC, k_LC = rotate(q_C.expand(12, 16), angles_LC), rotate(k_C.expand(12, 16), angles_LC)
@@ -63,8 +63,8 @@ def test_rotation_makes_products_depend_on_the_distance_alone() -> None:
 
 
 @pytest.mark.parametrize("backend", ["auto", "flash", "math"])
-def test_attention_backends_agree_with_the_definition(backend: str) -> None:
-    """Softmax of scaled products over the positions before, values mixed by it; a key head serves two query heads."""
+def test_attention_backends_match_the_definition(backend: str) -> None:
+    """With two query heads per key head."""
     generator = torch.Generator().manual_seed(1)
     q, k, v = (torch.randn(2, heads, 8, 16, generator=generator) for heads in (4, 2, 2))
     hidden = torch.ones(8, 8, dtype=torch.bool).triu(1)
@@ -75,25 +75,25 @@ def test_attention_backends_agree_with_the_definition(backend: str) -> None:
 
 @pytest.mark.parametrize("recompute", ["selective", "full"])
 @pytest.mark.parametrize("experts", [0, 4])
-def test_recomputing_gives_the_same_gradients_and_keeps_less(recompute: str, experts: int) -> None:
-    """Activations computed again are the same, and fewer are kept between forward and backward pass."""
+def test_recomputing_gives_the_same_gradients_with_less_memory(recompute: str, experts: int) -> None:
+    """Fewer activations are saved for the backward pass."""
     model = ModelSettings(experts=experts)
     tokens_BL = torch.randint(512, (2, 32), generator=torch.Generator().manual_seed(1))
-    gradients, kept = [], []
+    gradients, saved = [], []
     for choice in ("none", recompute):
         built = make_model(model, load_settings([], [f"compute.recompute={choice}"]).compute)
-        with torch.autograd.graph.saved_tensors_hooks(kept_now := Kept(), lambda tensor: tensor):
+        with torch.autograd.graph.saved_tensors_hooks(count := SavedNumbers(), lambda tensor: tensor):
             logits_BLV, balance = built(tokens_BL)
         torch.autograd.backward(functional.cross_entropy(logits_BLV.flatten(0, 1), tokens_BL.flatten()) + balance)
         gradients.append([parameter.grad for parameter in built.parameters()])
-        kept.append(kept_now.numbers)
+        saved.append(count.numbers)
 
     assert all(torch.equal(left, right) for left, right in zip(*gradients, strict=True))
-    assert kept[1] < kept[0]
+    assert saved[1] < saved[0]
 
 
-def test_selective_recompute_repeats_no_product() -> None:
-    """Whole blocks cost their products a second time; selective recompute keeps the results of products and attention."""
+def test_selective_recompute_repeats_no_matrix_product() -> None:
+    """Full recompute does."""
     tokens_BL = torch.randint(512, (2, 32), generator=torch.Generator().manual_seed(1))
     flops = {}
     for choice in ("none", "selective", "full"):
@@ -105,51 +105,51 @@ def test_selective_recompute_repeats_no_product() -> None:
     assert flops["selective"] == flops["none"] < flops["full"]
 
 
-def test_experts_are_the_weighted_sum_of_those_that_were_chosen() -> None:
-    """The fast way of computing experts equals the definition, token by token."""
+def test_the_output_is_the_weighted_sum_of_the_chosen_experts() -> None:
+    """By the definition, for each token."""
     settings = ModelSettings(width=16, ffn_width=8, experts=4, experts_per_token=2)
     layer = Experts(settings)
     materialise(layer, CPU, seed=3, name="x", layers=1)
     for parameter in layer.parameters():
         parameter.data.mul_(20)
     x_BLD = torch.randn(2, 5, 16, generator=torch.Generator().manual_seed(2))
-    got, _ = layer(x_BLD)
-    for x_D, y_D in zip(x_BLD.flatten(0, 1), got.flatten(0, 1), strict=True):
+    y_BLD, _ = layer(x_BLD)
+    for x_D, y_D in zip(x_BLD.flatten(0, 1), y_BLD.flatten(0, 1), strict=True):
         share_E = layer.router(x_D).softmax(-1)
         weight_S, chosen_S = share_E.topk(2)
-        each = [(functional.silu(x_D @ layer.gate_EDF[e]) * (x_D @ layer.up_EDF[e])) @ layer.down_EFD[e] for e in chosen_S.tolist()]
+        outputs = [(functional.silu(x_D @ layer.gate_EDF[e]) * (x_D @ layer.up_EDF[e])) @ layer.down_EFD[e] for e in chosen_S.tolist()]
 
-        assert torch.allclose(y_D, sum(w * y for w, y in zip(weight_S / weight_S.sum(), each, strict=True)), atol=1e-5)
+        assert torch.allclose(y_D, sum(w * y for w, y in zip(weight_S / weight_S.sum(), outputs, strict=True)), atol=1e-5)
 
 
-def test_the_balance_loss_is_one_when_even_and_grows_when_not() -> None:
-    """All tokens on one expert of four cost four times as much as an even spread."""
+def test_the_balance_loss_is_one_for_an_even_distribution() -> None:
+    """It is four if one of four experts gets all tokens."""
     even = balance_loss(torch.full((8, 4), 0.25), torch.arange(8).remainder(4).unsqueeze(1))
     uneven = balance_loss(torch.eye(4)[0].expand(8, 4), torch.zeros(8, 1, dtype=torch.long))
 
     assert (float(even), float(uneven)) == (1.0, 4.0)
 
 
-def test_initial_weights_follow_from_seed_and_name() -> None:
-    """The same seed gives the same model, another seed another one, and no two layers are alike."""
-    first, again, other = (make_model(ModelSettings(), seed=seed) for seed in (1, 1, 2))
+def test_initial_weights_depend_on_seed_and_name() -> None:
+    """Another seed gives another model, and no two layers are equal."""
+    first, same, other = (make_model(ModelSettings(), seed=seed) for seed in (1, 1, 2))
 
-    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), again.parameters(), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), same.parameters(), strict=True))
     assert not torch.equal(first.output.weight, other.output.weight)
     assert not torch.equal(*(first.get_parameter(f"blocks.{index}.ffn.up.weight") for index in range(2)))
     assert float(first.embedding.weight.detach().std()) == pytest.approx(0.02, rel=0.02)
 
 
 @pytest.mark.parametrize("experts", [0, 4])
-def test_the_number_of_parameters_is_that_of_the_model(experts: int) -> None:
-    """What the FLOP count starts from is counted on the real model."""
+def test_the_computed_number_of_parameters_matches_the_model(experts: int) -> None:
+    """With and without experts."""
     settings = ModelSettings(experts=experts)
 
     assert parameters(settings) == sum(parameter.numel() for parameter in make_model(settings).parameters())
 
 
-def test_published_sizes_come_out() -> None:
-    """Llama 3.1 8B has 8.03 billion parameters, 7.50 billion without the look-up table; 6 N + 12 L H Q T per token."""
+def test_the_size_of_llama_matches_the_publication() -> None:
+    """Llama 3.1 8B has 8.03 billion parameters, 7.50 billion without the embedding; 6 N + 12 L H Q T FLOPs per token."""
     model = load_settings(["llama-3.1-8b"], []).model
 
     assert parameters(model) == 8_030_261_248
@@ -157,8 +157,8 @@ def test_published_sizes_come_out() -> None:
     assert flops_per_token(model, 8192) == pytest.approx(6 * 7_504_924_672 + 12 * 32 * 4096 * 8192)
 
 
-def test_only_the_experts_that_see_a_token_count() -> None:
-    """Two of eight experts: the arithmetic of a token grows with the experts it meets, not with those there are."""
+def test_only_the_experts_of_a_token_count_as_active() -> None:
+    """The FLOPs per token depend on experts_per_token, not on the number of experts."""
     few, many = Settings().model, replace(Settings().model, experts=8, experts_per_token=1)
 
     assert active_parameters(many) == active_parameters(few) + 2 * 64 * 8

@@ -1,4 +1,4 @@
-"""workloads.train.load_settings and check_settings: files and arguments in, settings or every problem out."""
+"""workloads.train.load_settings and check_settings."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_later_files_and_then_arguments_win(tmp_path: Path) -> None:
-    """Values are merged key by key over the defaults."""
+def test_arguments_override_later_files_which_override_earlier_files(tmp_path: Path) -> None:
+    """Values are merged by key."""
     (tmp_path / "a.yaml").write_text("model: {layers: 3, width: 128}\ntrain: {steps: 7}\n")
     (tmp_path / "b.json").write_text('{"model": {"layers": 4}, "data": {"files": ["x.json"], "source": "files"}}')
-    got = load_settings(
+    settings = load_settings(
         [str(tmp_path / "a.yaml"), str(tmp_path / "b.json")], ["train.steps=9", "optimizer.lr=1e-3", "compute.compile=true"]
     )
 
-    assert (got.model.layers, got.model.width, got.train.steps) == (4, 128, 9)
-    assert (got.optimizer.lr, got.compute.compile, got.data.files) == (1e-3, True, ("x.json",))
+    assert (settings.model.layers, settings.model.width, settings.train.steps) == (4, 128, 9)
+    assert (settings.optimizer.lr, settings.compute.compile, settings.data.files) == (1e-3, True, ("x.json",))
 
 
-def test_a_number_that_yaml_takes_for_a_string_is_a_number(tmp_path: Path) -> None:
-    """YAML 1.1 reads 3e-4 as a string; a learning rate is a number all the same."""
+def test_a_number_in_scientific_notation_is_accepted(tmp_path: Path) -> None:
+    """YAML 1.1 reads 3e-4 as a string."""
     (tmp_path / "a.yaml").write_text("optimizer: {lr: 3e-4}\n")
 
     assert load_settings([str(tmp_path / "a.yaml")], []).optimizer.lr == pytest.approx(3e-4)
 
 
-def test_all_problems_are_told_at_once_with_place_and_hint(tmp_path: Path) -> None:
-    """A misspelt key, a wrong type, a wrong choice, a section used as a setting: each with its line or argument and what to do."""
+def test_all_problems_are_reported_with_location_and_fix(tmp_path: Path) -> None:
+    """A misspelt key, a wrong type, a wrong choice, and a section used as a setting."""
     path = tmp_path / "a.yaml"
     path.write_text("model:\n  layer: 4\n  width: wide\ncompute:\n  precision: fp8\nsteps: 5\n")
     with pytest.raises(SettingsError) as caught:
@@ -64,7 +64,7 @@ def test_all_problems_are_told_at_once_with_place_and_hint(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("model: [1]\nmodel: {}\n", "model is there twice"),
+        ("model: [1]\nmodel: {}\n", "model is set twice"),
         ("- 1\n", "is not a mapping"),
         ("a: {b\n", "not YAML"),
         ("train: {steps: true}\n", "train.steps is True"),
@@ -75,8 +75,8 @@ def test_all_problems_are_told_at_once_with_place_and_hint(tmp_path: Path) -> No
         ("[3]\n", "is not a mapping"),
     ],
 )
-def test_a_file_that_cannot_be_meant_is_refused(tmp_path: Path, text: str, expected: str) -> None:
-    """Duplicate keys, other shapes, and types that Python would forgive."""
+def test_a_wrong_file_is_an_error(tmp_path: Path, text: str, expected: str) -> None:
+    """Duplicate keys, wrong structure, and wrong types."""
     for name in ("a.yaml", "a.json") if text.startswith("[") else ("a.yaml",):
         (tmp_path / name).write_text(text)
 
@@ -85,7 +85,7 @@ def test_a_file_that_cannot_be_meant_is_refused(tmp_path: Path, text: str, expec
 
 
 def test_an_unknown_file_lists_the_presets() -> None:
-    """A name that is neither a file nor a preset says what there is."""
+    """A name that is neither a file nor a preset."""
     with pytest.raises(SettingsError) as caught:
         load_settings(["lama"], [])
 
@@ -93,8 +93,8 @@ def test_an_unknown_file_lists_the_presets() -> None:
 
 
 @pytest.mark.parametrize("preset", sorted(path.stem for path in PRESETS.glob("*.yaml")))
-def test_every_preset_holds_together_and_says_where_it_is_from(preset: str) -> None:
-    """A preset loads, can start on one and on eight ranks, and has its source."""
+def test_every_preset_is_valid_and_has_a_description(preset: str) -> None:
+    """On one and on eight ranks."""
     settings = load_settings([preset], ["train.global_batch=64"])
     check_settings(settings, 1)
     check_settings(settings, 8 if settings.train.micro_batch <= 8 else 1)
@@ -102,8 +102,8 @@ def test_every_preset_holds_together_and_says_where_it_is_from(preset: str) -> N
     assert settings.about
 
 
-def test_the_resolved_settings_can_be_read_back(tmp_path: Path) -> None:
-    """settings.json of a run is a configuration: replaying it gives the same settings."""
+def test_settings_json_of_a_run_is_a_configuration(tmp_path: Path) -> None:
+    """Loading it gives the same settings."""
     settings = load_settings(["debug-moe"], ["data.source=files", "data.files=a.json,b.json", "compute.deterministic=true"])
     (tmp_path / "settings.json").write_text(json.dumps(asdict(settings)))
 
@@ -111,7 +111,7 @@ def test_the_resolved_settings_can_be_read_back(tmp_path: Path) -> None:
 
 
 def test_every_setting_has_a_meaning_and_a_default_of_its_type() -> None:
-    """The help is never empty, and the defaults are settings that work."""
+    """The defaults are valid settings."""
     check_settings(Settings(), 1)
 
     assert all(known.meaning and value_of(asdict(Settings()), known.key) == known.default for known in known_settings())
@@ -122,12 +122,12 @@ def test_every_setting_has_a_meaning_and_a_default_of_its_type() -> None:
     [
         (["model.layers=0"], 1, "model.layers is 0"),
         (["model.heads=3"], 1, "is not an even number"),
-        (["model.kv_heads=3"], 1, "is no multiple of model.kv_heads"),
+        (["model.kv_heads=3"], 1, "is not a multiple of model.kv_heads"),
         (["model.dropout=1"], 1, "model.dropout is 1"),
         (["model.experts=4", "model.experts_per_token=5"], 1, "experts_per_token is 5"),
-        (["train.global_batch=6"], 2, "no multiple of 4 = train.micro_batch"),
+        (["train.global_batch=6"], 2, "not a multiple of 4 = train.micro_batch"),
         (["parallel.tensor=2"], 2, "strategy ddp"),
-        (["parallel.tensor=2", "parallel.strategy=fsdp"], 3, "3 ranks are no multiple"),
+        (["parallel.tensor=2", "parallel.strategy=fsdp"], 3, "3 ranks are not a multiple"),
         (["parallel.tensor=4", "parallel.strategy=fsdp"], 4, r"model.kv_heads \(2\)"),
         (["parallel.tensor=2", "parallel.strategy=fsdp", "model.experts=4"], 2, "parallel.tensor with model.experts"),
         (["parallel.tensor=2", "parallel.strategy=fsdp", "model.dropout=0.1"], 2, "parallel.tensor with model.dropout"),
@@ -143,7 +143,7 @@ def test_every_setting_has_a_meaning_and_a_default_of_its_type() -> None:
         (["optimizer.decay_steps=2"], 1, r"optimizer.decay_steps \(2\) is not above"),
     ],
 )
-def test_settings_that_cannot_work_together_are_refused(arguments: list[str], ranks: int, expected: str) -> None:
-    """Each rule says what is wrong, before anything starts."""
+def test_inconsistent_settings_are_an_error(arguments: list[str], ranks: int, expected: str) -> None:
+    """One case per rule."""
     with pytest.raises(SettingsError, match=expected):
         check_settings(load_settings([], arguments), ranks)

@@ -1,4 +1,4 @@
-"""workloads.train.telemetry and schedule, workloads.common.peaks and results: numbers about a run."""
+"""workloads.train.telemetry and schedule, workloads.common.peaks and results."""
 
 from __future__ import annotations
 
@@ -43,11 +43,15 @@ RECORD = StepRecord(
 
 
 def test_the_prometheus_file_has_every_gauge_with_help_and_type() -> None:
-    """Three lines a gauge, as the text format wants them."""
+    """Three lines per gauge, in Prometheus' text format."""
     lines = prometheus_text(RECORD, LABELS).splitlines()
     series = r'{run="/jfs/a \"b\"",host="n1"}'
 
-    assert lines[3:6] == ["# HELP primus_train_step Optimizer steps done", "# TYPE primus_train_step gauge", f"primus_train_step{series} 7"]
+    assert lines[3:6] == [
+        "# HELP primus_train_step Completed optimizer steps",
+        "# TYPE primus_train_step gauge",
+        f"primus_train_step{series} 7",
+    ]
     assert f"primus_train_running{series} 1" in lines
     assert f"primus_train_mfu{series} 0.4" in lines
     assert len(lines) % 3 == 0
@@ -55,15 +59,15 @@ def test_the_prometheus_file_has_every_gauge_with_help_and_type() -> None:
 
 @pytest.fixture
 def account_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the folder in which the host's exporter would read this account's files."""
+    """Return a folder for the metrics of this account."""
     folder = tmp_path / "account"
     folder.mkdir()
     monkeypatch.setenv("PRIMUS_METRICS_FOLDER", str(folder))
     return folder
 
 
-def test_the_numbers_also_go_to_the_folder_of_the_account(tmp_path: Path, account_folder: Path) -> None:
-    """One file for each run folder, the same one after a restart; files of runs that ended long ago are removed, and no other old file."""
+def test_metrics_are_also_written_to_the_folder_of_the_account(tmp_path: Path, account_folder: Path) -> None:
+    """One file per run folder, also after a restart. Files of old runs are removed, but no other old files."""
     old, young = (account_folder / metrics_name(tmp_path / name) for name in ("old", "young"))
     foreign = account_folder / "foreign.prom"
     for path in (old, young, foreign):
@@ -80,8 +84,8 @@ def test_the_numbers_also_go_to_the_folder_of_the_account(tmp_path: Path, accoun
     assert (old.exists(), young.exists(), foreign.exists()) == (False, True, True)
 
 
-def test_a_stated_file_takes_the_place_of_both(tmp_path: Path, account_folder: Path) -> None:
-    """`telemetry.prometheus_file` names the only file."""
+def test_telemetry_prometheus_file_replaces_both_files(tmp_path: Path, account_folder: Path) -> None:
+    """It is then the only file."""
     Gauges(tmp_path, str(tmp_path / "stated.prom")).write("x")
 
     assert (tmp_path / "stated.prom").read_text() == "x"
@@ -89,24 +93,24 @@ def test_a_stated_file_takes_the_place_of_both(tmp_path: Path, account_folder: P
     assert list(account_folder.iterdir()) == []
 
 
-def test_a_run_goes_on_without_a_file_that_only_dashboards_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A folder that is gone or closed costs one line; it is tried again at each step. The file of a watcher is needed."""
-    gone = tmp_path / "gone"
-    gauges = Gauges(tmp_path, str(gone / "a.prom"))
+def test_a_run_continues_without_a_file_for_dashboards(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A missing folder is reported once, and each step retries. The file in the run folder is required."""
+    missing = tmp_path / "missing"
+    gauges = Gauges(tmp_path, str(missing / "a.prom"))
     gauges.write("1")
     gauges.write("2")
-    said = capsys.readouterr().out
-    gone.mkdir()
+    output = capsys.readouterr().out
+    missing.mkdir()
     gauges.write("3")
 
-    assert said.count("the run goes on without it") == 1
-    assert (gone / "a.prom").read_text() == "3"
+    assert output.count("the run continues without it") == 1
+    assert (missing / "a.prom").read_text() == "3"
     with pytest.raises(FileNotFoundError):
         Gauges(tmp_path / "nowhere", "").write("4")
 
 
-def test_a_watched_job_writes_no_second_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its watcher's host passes the file in the job's folder on; an account without a folder on this host has no second file either."""
+def test_a_job_with_a_watcher_writes_no_second_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does an account without a metrics folder on this host."""
     monkeypatch.setattr(telemetry, "_METRICS_FOLDER", str(tmp_path))
     monkeypatch.delenv("PRIMUS_METRICS_FOLDER", raising=False)
     monkeypatch.delenv("PRIMUS_JOB_ID", raising=False)
@@ -119,8 +123,8 @@ def test_a_watched_job_writes_no_second_file(tmp_path: Path, monkeypatch: pytest
     assert (none, found, metrics_folder()) == (None, mine, None)
 
 
-def test_a_run_that_has_ended_is_not_scraped_as_one_that_runs() -> None:
-    """Only that it ended, and at which step."""
+def test_the_metrics_of_an_ended_run_contain_its_last_step_only() -> None:
+    """And `running` is 0."""
     lines = prometheus_text(RECORD, LABELS, running=False).splitlines()
 
     assert [line.partition("{")[0] + line.partition("}")[2] for line in lines if not line.startswith("#")] == [
@@ -129,8 +133,8 @@ def test_a_run_that_has_ended_is_not_scraped_as_one_that_runs() -> None:
     ]
 
 
-def test_an_unknown_peak_gives_no_mfu_anywhere() -> None:
-    """None is left out of the gauges and of the line on the terminal: it is neither 0 nor a guess."""
+def test_without_a_known_peak_there_is_no_mfu() -> None:
+    """Neither in the gauges nor in the printed line."""
     unknown = replace(RECORD, mfu=None)
 
     assert "mfu" not in prometheus_text(unknown, LABELS)
@@ -157,8 +161,8 @@ def test_an_unknown_peak_gives_no_mfu_anywhere() -> None:
         ("CPU x86_64", 0, None),
     ],
 )
-def test_a_peak_belongs_to_a_whole_known_device(device: str, units: int, tflops: float | None) -> None:
-    """Names as drivers give them; a partition, a near relative or an unknown device has no peak."""
+def test_only_whole_known_devices_have_a_peak(device: str, units: int, tflops: float | None) -> None:
+    """The names are those of the drivers. Partitions and unknown devices have no peak."""
     peak = find_peak(device, units, "bf16")
 
     assert (peak.tflops if peak else None) == tflops
@@ -166,19 +170,19 @@ def test_a_peak_belongs_to_a_whole_known_device(device: str, units: int, tflops:
 
 
 def test_every_peak_has_a_source() -> None:
-    """A number without a source is not in the table."""
+    """A URL."""
     assert all(peak.source.startswith("https://") for peak in PEAKS)
 
 
 def test_the_learning_rate_rises_linearly_and_falls_as_a_cosine() -> None:
-    """Warm-up to the highest rate, half-way at the middle of the cosine, the lowest at its end and after it."""
+    """The peak rate after the warm-up, the mean in the middle of the cosine, the lowest rate at its end and later."""
     settings = OptimizerSettings(lr=1.0, warmup_steps=10, min_lr_ratio=0.2)
 
     assert [learning_rate(settings, step, 110) for step in (1, 10, 60, 110, 200)] == pytest.approx([0.1, 1.0, 0.6, 0.2, 0.2])
     assert learning_rate(replace(settings, decay_steps=60), 60, 110) == pytest.approx(0.2)
 
 
-def test_median_and_percentile_say_how_many_values_they_are_of() -> None:
-    """The nearest rank; nothing of no values."""
+def test_spread_returns_median_percentile_and_count() -> None:
+    """The percentile is the nearest rank; without values both are None."""
     assert spread([float(value) for value in range(1, 101)]) == {"median": 50.5, "p95": 95.0, "n": 100}
     assert spread([]) == {"median": None, "p95": None, "n": 0}

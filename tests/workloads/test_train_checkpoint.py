@@ -1,4 +1,4 @@
-"""workloads.train.checkpoint: what of the state comes back, and what the settings decide."""
+"""workloads.train.checkpoint: the restored state, and the options from the settings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def optimizer_after(folder: Path, group: Group, *arguments: str, save: bool) -> tuple[Optimizer, dict[str, Any]]:
-    """Make one step and save it, or load what was saved; return the optimizer, and the state of its first parameter."""
+    """Run one step and save it, or load the checkpoint; return the optimizer and the state of its first parameter."""
     settings = load_settings(["debug-dense"], list(arguments))
     model = build_model(settings, group)
     optimizer = make_optimizer(model, settings, group.device)
@@ -40,8 +40,8 @@ def optimizer_after(folder: Path, group: Group, *arguments: str, save: bool) -> 
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
-def test_a_resumed_run_has_the_moments_of_the_checkpoint_and_the_numbers_of_its_settings(tmp_path: Path, strategy: str) -> None:
-    """Moments go on; a weight decay, beta or epsilon that was changed since is used, as the message of the resume says."""
+def test_moments_come_from_the_checkpoint_and_options_from_the_settings(tmp_path: Path, strategy: str) -> None:
+    """A changed weight decay, beta or epsilon applies after a resume."""
     new = ("optimizer.weight_decay=0.01", "optimizer.beta2=0.99", "optimizer.eps=1e-6")
     with process_group(device="cpu", tensor=1, timeout_s=60) as group:
         _, before = optimizer_after(tmp_path, group, f"parallel.strategy={strategy}", save=True)

@@ -1,4 +1,4 @@
-"""Whole runs on prepared data: pretraining on text, then fine-tuning the same model on examples."""
+"""Complete runs on prepared data: pre-training on text, then fine-tuning on examples."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def examples(folder: Path) -> str:
     return str(folder / "examples.json")
 
 
-def test_text_is_learnt(pretrained: Run) -> None:
-    """The loss on real bytes goes down."""
+def test_the_loss_on_text_decreases(pretrained: Run) -> None:
+    """With the bytes tokenizer."""
     assert pretrained.losses()[-1] < pretrained.losses()[0] - 1
 
 
-def test_fine_tuning_starts_from_pretrained_weights_and_learns_the_responses(pretrained: Run, tmp_path: Path) -> None:
-    """SFT takes the weights of a checkpoint, not its step; one rank and two give the same losses, though responses differ in length."""
+def test_fine_tuning_starts_from_pretrained_weights(pretrained: Run, tmp_path: Path) -> None:
+    """It starts at step 1, and one and two ranks have the same losses with responses of different lengths."""
     data = ("data.source=files", f"data.files={examples(tmp_path)}", f"checkpoint.start_from={pretrained.folder}/checkpoints/step-00000008")
     two = train(tmp_path / "two", 2, *MODEL, *data, program="posttrain")
     one = train(tmp_path / "one", 1, *MODEL, *data, program="posttrain")
@@ -55,7 +55,7 @@ def test_fine_tuning_starts_from_pretrained_weights_and_learns_the_responses(pre
 
 
 def test_a_compiled_model_has_the_same_losses(tmp_path: Path) -> None:
-    """torch.compile goes block by block, and names in checkpoints stay those of the model: a compiled run resumes from a plain one."""
+    """A compiled run can resume from an eager one, because torch.compile does not change the names in checkpoints."""
     arguments = (*MODEL, "compute.compile=true", "compute.compile_backend=aot_eager")
     plain = train(tmp_path / "plain", 1, *MODEL, "train.steps=4", "optimizer.decay_steps=8")
     compiled = train(plain.folder, 1, *arguments, "parallel.strategy=fsdp")
@@ -75,10 +75,8 @@ def test_a_compiled_model_has_the_same_losses(tmp_path: Path) -> None:
         (("compute.attention=cudnn",), 2, "compute.attention=cudnn does not work on cpu"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_exit_code_before_anything_is_trained(
-    tmp_path: Path, arguments: tuple[str, ...], code: int, expected: str
-) -> None:
-    """Settings, data, checkpoints and devices that are not there end the run at once, with what and fix."""
+def test_errors_at_the_start_have_an_exit_code_and_a_fix(tmp_path: Path, arguments: tuple[str, ...], code: int, expected: str) -> None:
+    """Wrong settings, and missing data, checkpoints and devices, end the run before training."""
     run = Ranks(tmp_path, 1, *MODEL, *arguments).wait()
 
     assert run.codes == [code]
@@ -89,8 +87,8 @@ def test_what_is_wrong_is_said_with_its_exit_code_before_anything_is_trained(
     assert not (tmp_path / "steps.jsonl").exists()
 
 
-def test_a_checkpoint_of_another_model_is_refused(pretrained: Run, tmp_path: Path) -> None:
-    """The difference is named; nothing is loaded half."""
+def test_a_checkpoint_of_another_model_is_an_error(pretrained: Run, tmp_path: Path) -> None:
+    """The message contains the difference."""
     path = pretrained.folder / "checkpoints/step-00000008"
     run = Ranks(tmp_path, 2, *MODEL, "model.layers=3", f"checkpoint.resume={path}").wait()
 

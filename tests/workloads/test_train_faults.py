@@ -1,4 +1,4 @@
-"""What the trainer does when something breaks: real signals, real damage, real hangs."""
+"""The trainer under real signals, damaged checkpoints, hangs and full disks."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ DENSE = ("--config", "debug-dense", "train.steps=8", "checkpoint.every_steps=2")
 LONG = ("--config", "debug-dense", "train.steps=100000", "checkpoint.every_steps=0")
 
 
-def test_sigterm_to_one_rank_ends_all_with_a_checkpoint_and_75(tmp_path: Path) -> None:
-    """A node that is asked to stop is enough: all ranks agree on the step, write a checkpoint, and say 75."""
+def test_sigterm_to_one_rank_stops_all_ranks_with_a_checkpoint(tmp_path: Path) -> None:
+    """All ranks stop after the same step with exit code 75, and the run can be resumed."""
     ranks = Ranks(tmp_path, 2, *LONG)
     ranks.wait_for("step 3 ")
     ranks.signal(1, signal.SIGTERM)
@@ -38,13 +38,13 @@ def test_sigterm_to_one_rank_ends_all_with_a_checkpoint_and_75(tmp_path: Path) -
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Train without a break, keeping two checkpoints."""
+    """Train without interruption, with two checkpoints."""
     return train(tmp_path_factory.mktemp("whole"), 1, *DENSE, "checkpoint.keep=2")
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "lose", "manifest"])
-def test_a_damaged_checkpoint_is_noticed_and_the_one_before_is_used(whole: Run, tmp_path: Path, damage: str) -> None:
-    """A bit that has flipped, a file cut short or lost, or a broken manifest: the run goes on from the checkpoint before, and says why."""
+def test_a_run_resumes_from_the_checkpoint_before_a_damaged_one(whole: Run, tmp_path: Path, damage: str) -> None:
+    """A flipped bit, a truncated or missing file, or a damaged manifest; the output names the damaged checkpoint."""
     shutil.copytree(whole.folder, tmp_path, dirs_exist_ok=True)
     newest = tmp_path / "checkpoints/step-00000008"
     victim = newest / "manifest.json" if damage == "manifest" else next(newest.glob("*.distcp"))
@@ -55,17 +55,17 @@ def test_a_damaged_checkpoint_is_noticed_and_the_one_before_is_used(whole: Run, 
     if damage == "lose":
         victim.unlink()
     (tmp_path / "steps.jsonl").unlink()
-    again = train(tmp_path, 1, *DENSE, "checkpoint.keep=2")
+    resumed = train(tmp_path, 1, *DENSE, "checkpoint.keep=2")
 
-    assert "step-00000008 is damaged" in again.outputs[0]
-    assert "step 6, sequence 48" in again.outputs[0]
-    assert again.losses() == whole.losses()[6:]
-    assert again.checkpoints() == ["latest", "step-00000006", "step-00000008", "step-00000008.corrupt"]
+    assert "step-00000008 is damaged" in resumed.outputs[0]
+    assert "step 6, sequence 48" in resumed.outputs[0]
+    assert resumed.losses() == whole.losses()[6:]
+    assert resumed.checkpoints() == ["latest", "step-00000006", "step-00000008", "step-00000008.corrupt"]
 
 
 @pytest.mark.parametrize("trouble", ["input/output error", "another format"])
-def test_a_checkpoint_that_cannot_be_read_is_not_called_damaged(whole: Run, tmp_path: Path, trouble: str) -> None:
-    """Storage that fails, or a newer program's format, says nothing about the checkpoint: the run ends with 74 and renames nothing."""
+def test_an_unreadable_checkpoint_is_not_treated_as_damaged(whole: Run, tmp_path: Path, trouble: str) -> None:
+    """The storage fails, or a newer program wrote the checkpoint: the run ends with 74, and nothing is renamed."""
     shutil.copytree(whole.folder, tmp_path, dirs_exist_ok=True)
     newest = tmp_path / "checkpoints/step-00000008"
     if trouble == "another format":
@@ -73,7 +73,7 @@ def test_a_checkpoint_that_cannot_be_read_is_not_called_damaged(whole: Run, tmp_
     else:
         victim = next(newest.glob("*.distcp"))
         victim.unlink()
-        victim.symlink_to("/proc/self/mem")  # whose first page is not there: EIO
+        victim.symlink_to("/proc/self/mem")  # reading its first page fails with EIO
     run = Ranks(tmp_path, 2, *DENSE, "checkpoint.keep=2").wait()
 
     assert run.codes == [74, 74], run.outputs
@@ -82,7 +82,7 @@ def test_a_checkpoint_that_cannot_be_read_is_not_called_damaged(whole: Run, tmp_
 
 
 def test_a_run_whose_checkpoints_are_all_damaged_does_not_start_over(whole: Run, tmp_path: Path) -> None:
-    """Weeks of training are not thrown away in silence: 74, and again 74 when a watcher tries again; `never` starts over."""
+    """It ends with 74, also after a restart. `checkpoint.resume=never` starts over."""
     shutil.copytree(whole.folder / "checkpoints", tmp_path / "checkpoints")
     for victim in tmp_path.glob("checkpoints/*/manifest.json"):
         victim.write_text("{}")
@@ -90,12 +90,12 @@ def test_a_run_whose_checkpoints_are_all_damaged_does_not_start_over(whole: Run,
         run = Ranks(tmp_path, 1, *DENSE, "checkpoint.keep=2").wait()
 
         assert run.codes == [74], run.outputs
-        assert "no usable checkpoint is left, only step-00000006.corrupt, step-00000008.corrupt" in run.outputs[0]
+        assert "no checkpoint is usable, only step-00000006.corrupt, step-00000008.corrupt exist" in run.outputs[0]
     assert train(tmp_path, 1, *DENSE, "checkpoint.resume=never").losses() == whole.losses()
 
 
-def test_a_run_resumed_from_a_path_does_not_go_back_to_it_after_a_failure(whole: Run, tmp_path: Path) -> None:
-    """The path counts once, also where it was removed since; the losses are those of a run without a break."""
+def test_a_restart_does_not_resume_from_the_path_again(whole: Run, tmp_path: Path) -> None:
+    """It resumes from its own checkpoints, also if the path was removed. The losses are those of an uninterrupted run."""
     shutil.copytree(whole.folder / "checkpoints/step-00000006", tmp_path / "origin/step-00000006")
     arguments = (*DENSE, "checkpoint.every_steps=1", "train.steps=9", "optimizer.decay_steps=8")
     path = f"checkpoint.resume={tmp_path}/origin/step-00000006"
@@ -109,8 +109,8 @@ def test_a_run_resumed_from_a_path_does_not_go_back_to_it_after_a_failure(whole:
     assert second.steps()[-1]["step"] == 9
 
 
-def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_rank(tmp_path: Path) -> None:
-    """NaN in one rank ends all with 76, names that rank and step, and leaves the checkpoint before it as the newest."""
+def test_a_non_finite_loss_stops_the_run_with_the_rank(tmp_path: Path) -> None:
+    """All ranks end with 76, and the newest checkpoint is from before."""
     run = Ranks(tmp_path, 2, *DENSE, "drill.kind=nan", "drill.step=4", "drill.rank=1").wait()
 
     assert run.codes == [76, 76], run.outputs
@@ -119,27 +119,27 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_rank(tmp_path: Pa
     assert (tmp_path / "checkpoints/latest").read_text() == "step-00000002\n"
 
 
-def test_a_gradient_that_grows_beyond_numbers_stops_the_run(tmp_path: Path) -> None:
-    """A learning rate that is far too high ends with 76, not with weights full of NaN."""
+def test_a_diverging_gradient_stops_the_run(tmp_path: Path) -> None:
+    """With a learning rate that is far too high, the run ends with 76."""
     run = Ranks(tmp_path, 1, *DENSE, "optimizer.lr=1e30", "train.clip_norm=0").wait()
 
     assert run.codes == [76], run.outputs
 
 
 def test_a_rank_that_hangs_ends_the_run(tmp_path: Path) -> None:
-    """Each rank ends itself after its limit and says in which phase it stood; the one that hung is the one outside an exchange."""
+    """Each rank ends at its time limit and reports its phase; the hanging rank is in the phase data."""
     limits = ("watchdog.step_timeout_s=4", "watchdog.startup_timeout_s=60")
     run = Ranks(tmp_path, 2, *DENSE, *limits, "drill.kind=hang", "drill.step=3", "drill.rank=1").wait()
 
     assert run.codes == [77, 77], run.outputs
     assert "step 3, phase data" in run.outputs[1]
     assert "step 3, phase forward_backward" in run.outputs[0]
-    assert "drill.py" in run.outputs[1]
+    assert "fault_injection.py" in run.outputs[1]
     assert run.steps()[-1]["step"] == 2
 
 
-def test_a_stopped_process_does_not_hold_its_peers(tmp_path: Path) -> None:
-    """SIGSTOP leaves a rank alive and silent; the other one ends by its watchdog."""
+def test_a_rank_ends_if_another_rank_is_frozen(tmp_path: Path) -> None:
+    """After SIGSTOP to one rank, the watchdog ends the other one."""
     ranks = Ranks(tmp_path, 2, *LONG, "watchdog.step_timeout_s=3", "watchdog.startup_timeout_s=60")
     ranks.wait_for("step 2 ")
     ranks.signal(1, signal.SIGSTOP)
@@ -149,8 +149,8 @@ def test_a_stopped_process_does_not_hold_its_peers(tmp_path: Path) -> None:
     assert ranks.wait().codes == [77, -9]
 
 
-def test_a_run_killed_in_the_middle_goes_on_with_the_same_losses(whole: Run, tmp_path: Path) -> None:
-    """SIGKILL at any moment, also while a checkpoint is written, costs the steps since the newest complete one and nothing else."""
+def test_a_killed_run_resumes_with_the_same_losses(whole: Run, tmp_path: Path) -> None:
+    """SIGKILL may also come while a checkpoint is written."""
     ranks = Ranks(tmp_path, 1, *DENSE, "drill.kind=slow", "drill.step=6", "drill.slow_s=10")
     ranks.wait_for("step 5 ")
     ranks.signal(0, signal.SIGKILL)
@@ -162,8 +162,8 @@ def test_a_run_killed_in_the_middle_goes_on_with_the_same_losses(whole: Run, tmp
     assert not [name for name in run.checkpoints() if name.endswith(".partial")]
 
 
-def test_a_full_disk_fails_checkpoints_and_then_the_run(tmp_path: Path) -> None:
-    """Checkpoints that cannot be written are told of and tried again; after the allowed number the run ends with 74 and the reason."""
+def test_a_full_disk_stops_the_run_after_the_allowed_failures(tmp_path: Path) -> None:
+    """Failed checkpoints are reported and retried; then the run ends with 74 and the reason."""
     run = Ranks(tmp_path, 2, *DENSE, "checkpoint.failures_allowed=1", largest_file=100_000).wait()
 
     assert run.codes == [74, 74], run.outputs
@@ -173,8 +173,8 @@ def test_a_full_disk_fails_checkpoints_and_then_the_run(tmp_path: Path) -> None:
     assert run.checkpoints() == []
 
 
-def test_the_watchdog_lets_a_slow_step_pass(tmp_path: Path) -> None:
-    """A step below the limit is no hang."""
+def test_the_watchdog_does_not_end_a_slow_step_below_its_limit(tmp_path: Path) -> None:
+    """The run completes."""
     started = time.monotonic()
     run = train(tmp_path, 1, *DENSE, "train.steps=3", "drill.kind=slow", "drill.step=2", "drill.slow_s=2", "watchdog.step_timeout_s=4")
 
@@ -182,8 +182,8 @@ def test_the_watchdog_lets_a_slow_step_pass(tmp_path: Path) -> None:
     assert [round(line["data_wait_s"]) for line in run.steps()] == [0, 2, 2]
 
 
-def test_a_line_that_was_cut_does_not_spoil_the_one_after_it(whole: Run, tmp_path: Path) -> None:
-    """After a crash or a full disk the next line of steps.jsonl can be read, and nothing that somebody may have read is gone."""
+def test_a_truncated_line_does_not_affect_the_next_line(whole: Run, tmp_path: Path) -> None:
+    """After a crash or a full disk, the next line of steps.jsonl is valid, and the existing content is unchanged."""
     shutil.copytree(whole.folder, tmp_path, dirs_exist_ok=True)
     with (tmp_path / "steps.jsonl").open("a") as file:
         file.write('{"time": "2026-11-22T01:0')

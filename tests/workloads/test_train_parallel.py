@@ -1,4 +1,4 @@
-"""workloads.train.parallel: what spreading the model must not change."""
+"""workloads.train.parallel: mixed precision."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LENGTH = 2048
 
 
 def logits(*arguments: str) -> torch.Tensor:
-    """Return the logits of a long sequence, by a model whose attention is sharp enough to notice positions."""
+    """Return the logits of a long sequence from a model with scaled weights, whose attention depends strongly on positions."""
     settings = load_settings(["debug-dense"], [f"train.sequence_length={LENGTH}", *arguments])
     tokens_BL = torch.randint(512, (1, LENGTH), generator=torch.Generator().manual_seed(1))
     with process_group(device="cpu", tensor=1, timeout_s=60) as group:
@@ -24,13 +24,13 @@ def logits(*arguments: str) -> torch.Tensor:
             return torch.Tensor(model(tokens_BL)[0].float())
 
 
-def error(got: torch.Tensor, expected: torch.Tensor) -> float:
-    """Return the mean relative error of the logits of the later half of positions."""
-    return float(((got - expected).norm(dim=-1) / expected.norm(dim=-1))[0, LENGTH // 2 :].mean())
+def error(found: torch.Tensor, expected: torch.Tensor) -> float:
+    """Return the mean relative error of the logits in the second half of the sequence."""
+    return float(((found - expected).norm(dim=-1) / expected.norm(dim=-1))[0, LENGTH // 2 :].mean())
 
 
-def test_bf16_knows_late_positions_as_well_as_early_ones() -> None:
-    """Rotary angles stay fp32 under mixed precision: the logits of late positions are those of fp32, but for bf16's rounding."""
+def test_rotary_angles_are_fp32_under_mixed_precision() -> None:
+    """The logits at late positions equal those of fp32, except for bf16 rounding."""
     exact = logits("compute.precision=fp32")
 
     assert error(logits("compute.precision=bf16", "parallel.strategy=fsdp"), exact) < 0.02

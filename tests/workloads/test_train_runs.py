@@ -1,4 +1,4 @@
-"""Whole runs of the trainer on CPU and gloo: how ranks share the work changes nothing, and a resumed run is the same run."""
+"""Complete training runs on CPU and gloo: parallelism and resume do not change the losses."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ TENSOR = "parallel.tensor=2"
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Train on two ranks without a break: the run that the others are compared with."""
+    """Train on two ranks without interruption, as the reference."""
     return train(tmp_path_factory.mktemp("undisturbed"), 2, *DENSE)
 
 
-def test_the_loss_goes_down(undisturbed: Run) -> None:
-    """The made-up data can be learnt, and the model learns it."""
+def test_the_loss_decreases(undisturbed: Run) -> None:
+    """On synthetic data."""
     losses = undisturbed.losses()
 
     assert len(losses) == 8
@@ -46,18 +46,16 @@ def test_the_loss_goes_down(undisturbed: Run) -> None:
     ],
     ids=["one rank", "no accumulation", "fsdp", "tensor", "fsdp, full recompute", "selective recompute, other attention"],
 )
-def test_how_the_work_is_shared_does_not_change_the_losses(
-    undisturbed: Run, tmp_path: Path, ranks: int, arguments: tuple[str, ...]
-) -> None:
-    """The same global batch gives the same loss and gradient, but for the order in which numbers are added."""
+def test_parallelism_does_not_change_the_losses(undisturbed: Run, tmp_path: Path, ranks: int, arguments: tuple[str, ...]) -> None:
+    """The same global batch gives the same loss and gradient, except for the order of additions."""
     run = train(tmp_path, ranks, *DENSE, *arguments)
 
     assert run.losses() == pytest.approx(undisturbed.losses(), rel=2e-6)
     assert [line["grad_norm"] for line in run.steps()] == pytest.approx([line["grad_norm"] for line in undisturbed.steps()], rel=1e-4)
 
 
-def test_a_resumed_run_has_the_same_losses_to_the_bit(undisturbed: Run, tmp_path: Path) -> None:
-    """Weights, optimizer, schedule, data and what is drawn at random go on where the checkpoint ends: exact, with dropout on."""
+def test_a_resumed_run_has_bit_identical_losses(undisturbed: Run, tmp_path: Path) -> None:
+    """Weights, optimizer, schedule, data order and dropout continue exactly."""
     drop = ("model.dropout=0.1",)
     whole = train(tmp_path / "whole", 2, *DENSE, *drop)
     parts = tmp_path / "parts"
@@ -73,7 +71,7 @@ def test_a_resumed_run_has_the_same_losses_to_the_bit(undisturbed: Run, tmp_path
     ("first", "then", "strategy"), [(2, 1, FSDP), (1, 2, FSDP), (2, 4, FSDP), (2, 2, "parallel.strategy=ddp")], ids=str
 )
 def test_a_run_resumes_on_another_number_of_ranks(undisturbed: Run, tmp_path: Path, first: int, then: int, strategy: str) -> None:
-    """A checkpoint of FSDP on two ranks goes on with one or four, and the other way round; FSDP's also goes on with DDP."""
+    """FSDP checkpoints on one, two and four ranks, and with DDP."""
     train(tmp_path, first, *DENSE, FSDP, "train.steps=4", "optimizer.decay_steps=8")
     run = train(tmp_path, then, *DENSE, strategy)
 
@@ -86,7 +84,7 @@ def test_a_run_resumes_on_another_number_of_ranks(undisturbed: Run, tmp_path: Pa
     ids=["tensor", "tensor to fsdp", "fsdp to tensor"],
 )
 def test_a_run_resumes_with_other_parallelism(undisturbed: Run, tmp_path: Path, before: tuple[str, ...], after: tuple[str, ...]) -> None:
-    """What tensor parallelism cuts is put together again by the next run, however that one cuts it."""
+    """Between tensor parallelism and FSDP."""
     train(tmp_path, 2, *DENSE, *before, "train.steps=4", "optimizer.decay_steps=8")
     run = train(tmp_path, 2, *DENSE, *after)
 
@@ -94,8 +92,8 @@ def test_a_run_resumes_with_other_parallelism(undisturbed: Run, tmp_path: Path, 
     assert run.losses() == pytest.approx(undisturbed.losses(), rel=2e-6)
 
 
-def test_experts_resume_to_the_bit(tmp_path: Path) -> None:
-    """Routing and the experts' own states go on where the checkpoint ends."""
+def test_a_resumed_run_with_experts_has_bit_identical_losses(tmp_path: Path) -> None:
+    """Routing and the experts' states continue exactly."""
     arguments = ("--config", "debug-moe", "train.steps=8")
     whole = train(tmp_path / "whole", 2, *arguments)
     train(tmp_path / "parts", 2, *arguments, "train.steps=4", "optimizer.decay_steps=8")
@@ -105,16 +103,16 @@ def test_experts_resume_to_the_bit(tmp_path: Path) -> None:
     assert second.losses() == whole.losses()
 
 
-def test_checkpoints_beyond_the_newest_are_removed(tmp_path: Path) -> None:
-    """`keep` complete checkpoints stay, `latest` names the newest, and none is left half written."""
+def test_old_checkpoints_are_removed(tmp_path: Path) -> None:
+    """The newest `keep` checkpoints stay, and `latest` names the newest."""
     run = train(tmp_path, 1, *DENSE, "checkpoint.every_steps=2", "checkpoint.keep=2")
 
     assert run.checkpoints() == ["latest", "step-00000006", "step-00000008"]
     assert (tmp_path / "checkpoints/latest").read_text() == "step-00000008\n"
 
 
-def test_experts_train_with_ddp_and_fsdp_alike(tmp_path: Path) -> None:
-    """The mixture of experts learns, and sharding its experts changes nothing."""
+def test_experts_have_the_same_losses_with_ddp_and_fsdp(tmp_path: Path) -> None:
+    """And the loss decreases."""
     arguments = ("--config", "debug-moe", "train.steps=8")
     ddp, fsdp = train(tmp_path / "ddp", 2, *arguments), train(tmp_path / "fsdp", 2, *arguments, FSDP)
 
@@ -124,7 +122,7 @@ def test_experts_train_with_ddp_and_fsdp_alike(tmp_path: Path) -> None:
 
 
 def test_bf16_learns_with_ddp_and_fsdp(tmp_path: Path) -> None:
-    """Arithmetic in bf16 gives nearly the same losses: autocast under DDP, mixed precision under FSDP."""
+    """Autocast under DDP and mixed precision under FSDP give nearly the same losses."""
     ddp = train(tmp_path / "ddp", 2, *DENSE, "compute.precision=bf16")
     fsdp = train(tmp_path / "fsdp", 2, *DENSE, "compute.precision=bf16", FSDP)
 
@@ -132,8 +130,8 @@ def test_bf16_learns_with_ddp_and_fsdp(tmp_path: Path) -> None:
     assert fsdp.losses() == pytest.approx(ddp.losses(), rel=5e-3)
 
 
-def test_torchrun_starts_it_and_every_file_is_there(tmp_path: Path) -> None:
-    """Under the real torchrun, from another folder, within a minute: settings, steps, metrics, a result and checkpoints."""
+def test_a_run_under_torchrun_writes_all_files(tmp_path: Path) -> None:
+    """Settings, steps, metrics, a result and checkpoints, from another folder, within a minute."""
     command = [
         sys.executable,
         "-m",

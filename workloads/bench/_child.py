@@ -1,4 +1,4 @@
-"""Starting another program for a measurement: it is ended with the one that started it, whichever way that ends."""
+"""Run another program for a benchmark. It is killed when this process ends."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from workloads.common.errors import StalledError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-# prctl(2): PR_SET_PDEATHSIG is 1, SIGKILL is 9. The parent may have ended before the call: then its number is another one.
+# prctl(2): PR_SET_PDEATHSIG is 1, SIGKILL is 9. If the parent ended before the call, the parent's process id has changed.
 _END_WITH_PARENT = (
     "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); "
     "os.getppid() == int(sys.argv[1]) or sys.exit('the parent has ended'); os.execvp(sys.argv[2], sys.argv[2:])"
@@ -23,10 +23,10 @@ _END_WITH_PARENT = (
 def run_child(
     command: Sequence[str], *, timeout_s: float, environment: Mapping[str, str] | None = None, keep_output: bool = True
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program to its end and return it with its error output; `keep_output` also keeps its output, which is shown otherwise.
+    """Run a program and capture its error output. `keep_output` also captures its output, which is printed otherwise.
 
     Raises:
-        StalledError: It took longer; it was killed.
+        StalledError: It exceeded the time limit and was killed.
     """
     try:
         return subprocess.run(
@@ -41,6 +41,6 @@ def run_child(
         )
     except subprocess.TimeoutExpired as error:
         raise StalledError(
-            f"{Path(command[0]).name} took longer than {timeout_s:g} s",
-            fix="look at this node's kernel log; raise --timeout-s",
+            f"{Path(command[0]).name} exceeded its time limit of {timeout_s:g} s",
+            fix="check this node's kernel log, or raise --timeout-s",
         ) from error

@@ -1,4 +1,4 @@
-"""Reading and writing a file with fio (https://fio.readthedocs.io/en/latest/fio_doc.html), where it is installed."""
+"""Read and write a file with fio (https://fio.readthedocs.io/en/latest/fio_doc.html)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _VERSION_S = 20
 
 
 def version() -> str | None:
-    """Return what `fio --version` says, None where there is no fio or it does not work."""
+    """Return the output of `fio --version`, or None if fio is not installed or fails."""
     if shutil.which("fio") is None:
         return None
     done = run_child(["fio", "--version"], timeout_s=_VERSION_S)
@@ -26,21 +26,20 @@ def version() -> str | None:
 
 
 def run(data: DataFile, step: Pass, timeout_s: float) -> Done:
-    """Go through the file once.
+    """Read or write the file once.
 
     Raises:
-        StorageError: fio failed, or did not say what it had done.
+        StorageError: fio failed, or its output has no results.
     """
     done = run_child(["fio", *arguments(data, step)], timeout_s=timeout_s)
     if done.returncode != 0:
-        raise StorageError(
-            f"fio ended with {done.returncode}: {_last_line(done.stderr)}", fix="see whether the storage allows it; --tool own"
-        )
+        fix = "check that the storage supports the operation, or use --tool own"
+        raise StorageError(f"fio failed with exit code {done.returncode}: {_last_line(done.stderr)}", fix=fix)
     return read(done.stdout, step.operation)
 
 
 def arguments(data: DataFile, step: Pass) -> list[str]:
-    """Return fio's arguments: each job has its own part of the file, and goes through it once."""
+    """Return fio's arguments. Each job reads or writes its own part of the file once."""
     sequential, write = step.operation.startswith("sequential"), step.operation.endswith("write")
     part = data.size // step.jobs // step.block * step.block
     return [
@@ -65,22 +64,23 @@ def arguments(data: DataFile, step: Pass) -> list[str]:
 
 
 def read(output: str, operation: str) -> Done:
-    """Return bytes and seconds from fio's JSON; what some versions print before it does not count.
+    """Return bytes and seconds from fio's JSON output. Some versions print text before it.
 
     Raises:
-        StorageError: It is not there, or an error stands in it.
+        StorageError: The output contains no result, or an error.
     """
     try:
         job = json.loads(output[output.index("{") :])["jobs"][0]
         part = job["write" if operation.endswith("write") else "read"]
         error, done = job["error"], Done(int(part["io_bytes"]), part["runtime"] / 1000)
     except (ValueError, KeyError, IndexError, TypeError) as problem:
-        raise StorageError(f"fio's output cannot be read: {problem!r}", fix="see `fio --version`; use --tool own") from problem
+        raise StorageError(f"fio's output cannot be parsed: {problem!r}", fix="check `fio --version`, or use --tool own") from problem
     if error or done.bytes <= 0 or done.seconds <= 0:
-        raise StorageError(f"fio did nothing: error {error}, {done.bytes} bytes in {done.seconds} s", fix="see the kernel log; --tool own")
+        what = f"fio transferred no data: error {error}, {done.bytes} bytes in {done.seconds} s"
+        raise StorageError(what, fix="check the kernel log, or use --tool own")
     return done
 
 
 def _last_line(text: str) -> str:
     lines = text.strip().splitlines()
-    return lines[-1] if lines else "it said nothing"
+    return lines[-1] if lines else "no output"

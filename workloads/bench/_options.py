@@ -1,4 +1,4 @@
-"""Options of the measuring programs: a frozen dataclass becomes a command line."""
+"""Parse the options of the benchmarks: the fields of a frozen dataclass are the options of the command line."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ if TYPE_CHECKING:
 
 Options = TypeVar("Options")
 
-# What most programs have; the default stands with each.
+# Options of most benchmarks. Each benchmark sets the default.
 DEVICE: dict[str, Any] = {"help": "auto, cpu or cuda (ROCm as well)", "choices": ("auto", "cpu", "cuda")}
-WARM_UP: dict[str, Any] = {"help": "operations before the clock starts"}
-REPEATS: dict[str, Any] = {"help": "samples of each series, 1 to 200"}
-TIMEOUT_S: dict[str, Any] = {"help": "longest that the whole program may take (s)"}
+WARM_UP: dict[str, Any] = {"help": "operations before the first sample"}
+REPEATS: dict[str, Any] = {"help": "samples per series, 1 to 200"}
+TIMEOUT_S: dict[str, Any] = {"help": "time limit of the benchmark (s)"}
 
 
 def parse_options(kind: type[Options], meaning: str, argv: Sequence[str]) -> Options:
-    """Return the options that the words give; a field's metadata has its help and unit, a tuple takes words between commas."""
+    """Parse a command line. The help is in a field's metadata; a tuple is parsed from a comma-separated list."""
     parser = argparse.ArgumentParser(description=meaning, allow_abbrev=False, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     types = get_type_hints(kind)
     for field in fields(kind):  # type: ignore[arg-type]
         default = None if field.default is MISSING else field.default
-        wanted = types[field.name]
+        option_type = types[field.name]
         parser.add_argument(
             f"--{field.name.replace('_', '-')}",
-            type=_words if get_origin(wanted) is tuple else wanted,
+            type=_words if get_origin(option_type) is tuple else option_type,
             default=default,
             choices=field.metadata.get("choices"),
             help=field.metadata["help"],

@@ -1,4 +1,4 @@
-"""What every measuring program does around its measuring: options, device, time limit, one result line a series, exit code."""
+"""Run a benchmark: options, device, time limit, one result line per series, and the exit code."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
 
 Options = TypeVar("Options")
 
-# A process that is stuck in a library with the interpreter's lock does not run the thread of the limit: faulthandler ends it so much later.
-_SECOND_LINE_S = 10.0
-# All ranks' limits run out at about one moment: time for each to write its line before torchrun ends the others.
+# If a library holds the interpreter's lock, the time limit's thread is blocked. faulthandler then ends the process, this much later.
+_FALLBACK_S = 10.0
+# The limits of all ranks expire at about the same time. This is the time for each rank to write its line before torchrun ends the others.
 _PEERS_S = 1.0
-# How long a stop waits where it must not come.
-_LATER_S = 0.05
+# The delay before a postponed stop is raised again.
+_RETRY_S = 0.05
 
 
 @dataclass(slots=True)
 class Series:
-    """What is being measured now: one metric at one size. Without `done` it has no result."""
+    """The series that is being measured: one metric at one size. `done` sets its result."""
 
     metric: str
     unit: str
@@ -50,13 +50,13 @@ class Series:
     correct: bool | None = None
 
     def done(self, samples: Sequence[float], *, correct: bool | None) -> None:
-        """Keep the samples (seven digits are more than a clock gives), and whether what was computed was right."""
+        """Store the samples, rounded to seven digits, and whether the computed result was correct."""
         self.samples, self.correct = [float(f"{sample:.7g}") for sample in samples], correct
 
 
 @dataclass(slots=True)
 class Run:
-    """One process of a benchmark. `shared` means that all ranks measure one thing together, and rank 0 writes it."""
+    """One process of a benchmark. `shared`: all ranks measure together, and rank 0 writes the result."""
 
     benchmark: str
     options: dict[str, Any]
@@ -69,9 +69,9 @@ class Run:
 
     @contextmanager
     def series(self, metric: str, unit: str, better: Literal["higher", "lower"], sizes: Sizes) -> Iterator[Series]:
-        """Measure a series; its line is written at the end, also where the end is an error.
+        """Measure a series, and write its line at the end, also after an error.
 
-        After an error of torch or of the settings a program goes on with its next series; not where the ranks measure together.
+        After an error, the benchmark continues with the next series, unless the ranks measure together.
         """
         series = self.open = Series(metric, unit, better, sizes)
         try:
@@ -81,10 +81,10 @@ class Run:
                 raise
             self.fail(error)
         else:
-            self._keep(series)
+            self._write(series)
 
     def fail(self, error: BaseException) -> None:
-        """Write the line of a series that has no value, say why, and remember the exit code."""
+        """Print the error, write the line of the failed series, and set the exit code."""
         what, fix = _explain(error)
         code = error.exit_code if isinstance(error, WorkloadError) else 1
         self.exit_code = self.exit_code or code
@@ -92,11 +92,11 @@ class Run:
         series = self.open or Series("none", "", "lower", {})
         self.open = None
         if self.shared and isinstance(error, StoppedError) and own_rank() != 0:
-            return  # most likely another rank has failed, and its line says why
+            return  # another rank has probably failed and writes the line
         append_result(self.folder, self._result(series, error=what))
 
-    def _keep(self, series: Series) -> None:
-        """Write and show a series, whole, also where the program is asked to stop; a wrong result is a measured one, and ends it with 1."""
+    def _write(self, series: Series) -> None:
+        """Write and print a series, without interruption by a stop. A wrong result is written too, and sets the exit code to 1."""
         self.open = None
         if series.correct is False:
             self.exit_code = self.exit_code or 1
@@ -140,20 +140,20 @@ class Run:
         )
 
 
-_KEEP = Run._keep.__code__  # noqa: SLF001 - by it a signal's handler knows where it came
+_WRITE = Run._write.__code__  # noqa: SLF001 - the signal handler looks for it on the stack
 
 
 class StoppedError(WorkloadError):
-    """The program was asked to stop before it had measured."""
+    """The benchmark was stopped by a signal."""
 
     exit_code = 143
 
 
 @dataclass(frozen=True, slots=True)
 class Benchmark(Generic[Options]):
-    """A benchmark: `measure` does the work with options of the kind `options`, which have `device` and `timeout_s`.
+    """A benchmark. `measure` takes options of the type `options`, which has the fields `device` and `timeout_s`.
 
-    `shared`: all ranks measure one thing together; otherwise each GPU is measured by its rank, a CPU by the first rank of its host.
+    `shared`: all ranks measure together. Otherwise each rank measures its GPU, or the first rank of a host measures its CPU.
     """
 
     name: str
@@ -164,7 +164,7 @@ class Benchmark(Generic[Options]):
 
 
 def run_benchmark(benchmark: Benchmark[Options], argv: Sequence[str]) -> int:
-    """Measure; return the exit code: 0 measured, 1 not all of it or wrong, 2 asked for wrongly, 77 took too long, 143 stopped."""
+    """Run the benchmark; return the exit code: 0 success, 1 a series failed or was wrong, 2 wrong options, 77 time limit, 143 stopped."""
     name, shared = benchmark.name, benchmark.shared
     options = parse_options(benchmark.options, benchmark.meaning, argv)
     run = Run(name, asdict(options), Path(os.environ.get("RUN_DIR", ".")), shared)  # type: ignore[call-overload]
@@ -174,11 +174,11 @@ def run_benchmark(benchmark: Benchmark[Options], argv: Sequence[str]) -> int:
             run.device = choose_device(options.device)  # type: ignore[attr-defined]
             run.ranks = world_size() if shared else 1
             if not shared and run.device.type == "cpu" and os.environ.get("LOCAL_RANK", "0") != "0":
-                print(f"{name}: the first rank of this host measures it")
+                print(f"{name}: measured by the first rank of this host")
             else:
                 benchmark.measure(options, run)
                 if signal.getitimer(signal.ITIMER_REAL)[0]:
-                    time.sleep(2 * _LATER_S)  # a stop waits since the last line was written
+                    time.sleep(2 * _RETRY_S)  # a stop was postponed while the last line was written
         except (WorkloadError, RuntimeError, OSError) as error:
             run.fail(error)
         except BaseException as error:
@@ -186,76 +186,72 @@ def run_benchmark(benchmark: Benchmark[Options], argv: Sequence[str]) -> int:
             raise
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if not shared:
-        _meet(options.timeout_s)  # type: ignore[attr-defined]
+        _wait_for_ranks(options.timeout_s)  # type: ignore[attr-defined]
     return run.exit_code
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
-    if _has_to_wait(frame):
+    if _must_postpone(frame):
         signal.signal(signal.SIGALRM, lambda _, later: _stop(number, later))
-        signal.setitimer(signal.ITIMER_REAL, _LATER_S)
+        signal.setitimer(signal.ITIMER_REAL, _RETRY_S)
         return
-    raise StoppedError(f"stopped by {signal.Signals(number).name}", fix="see who sent it: the scheduler's limit, or a person")
+    raise StoppedError(f"stopped by {signal.Signals(number).name}", fix="check the scheduler's time limit, or who sent the signal")
 
 
-def _has_to_wait(frame: FrameType | None) -> bool:
+def _must_postpone(frame: FrameType | None) -> bool:
     """Return whether an exception must not be raised here.
 
-    Python prints and forgets it in finalisers and in what weak references call when their object goes. While a series is written
-    it would make half a line of a measured one, or an error beside it.
+    Python ignores exceptions in finalizers and callbacks of weak references. While a series is written, an exception would leave a partial
+    line.
     """
     while frame is not None:
         code = frame.f_code
-        if code is _KEEP or code.co_name == "__del__" or frame.f_globals.get("__name__") in ("_weakrefset", "weakref"):
+        if code is _WRITE or code.co_name == "__del__" or frame.f_globals.get("__name__") in ("_weakrefset", "weakref"):
             return True
         frame = frame.f_back
     return False
 
 
 def _explain(error: BaseException) -> tuple[str, str]:
-    """Return what went wrong in one line, and how to mend it."""
+    """Return the error as one line, and the fix."""
     if isinstance(error, WorkloadError):
         return error.what, error.fix
     what = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
     if isinstance(error, torch.OutOfMemoryError):
-        return what, "free the device's memory (another process may hold it), or choose smaller sizes"
-    return what, "read this rank's log; run it again alone on this node to see whether it is the node"
+        return what, "end other processes on the device, or choose smaller sizes"
+    return what, "read this rank's log; repeat the benchmark on this node alone to see whether the node is faulty"
 
 
-def _meet(timeout_s: float) -> None:
-    """Wait for the other ranks: torchrun ends all of them when the first leaves with an error, and they would lose their lines."""
+def _wait_for_ranks(timeout_s: float) -> None:
+    """Wait until all ranks have written their lines: torchrun ends all ranks as soon as one exits with an error."""
     if world_size() == 1:
         return
-    # A rank that cannot be met has ended, and torchrun is about to end this one as well: all lines of this one are written.
+    # If this fails, a rank has already ended, and torchrun will end this rank, which has written all its lines.
     try:
         dist.init_process_group("gloo", timeout=timedelta(seconds=timeout_s))
         dist.monitored_barrier()
         dist.destroy_process_group()
     except RuntimeError as error:
-        print(f"the other ranks could not be met: {error}", file=sys.stderr)
+        print(f"waiting for the other ranks failed: {error}", file=sys.stderr)
 
 
 @contextmanager
 def _time_limit(run: Run) -> Iterator[None]:
-    """End this process with a line where it takes longer than its options allow; nothing else ends one that is stuck in a library."""
+    """Write a failed series and end this process after its time limit, also if it is stuck in a library."""
     limit_s: float = run.options["timeout_s"]
     over = threading.Event()
 
     def watch() -> None:
         if over.wait(limit_s):
             return
-        run.fail(
-            StalledError(
-                f"took longer than {limit_s:g} s", fix="look at this node's kernel log; raise --timeout-s where it may take so long"
-            )
-        )
+        run.fail(StalledError(f"exceeded its time limit of {limit_s:g} s", fix="check this node's kernel log, or raise --timeout-s"))
         faulthandler.dump_traceback(all_threads=True)
         sys.stderr.flush()
         time.sleep(_PEERS_S)
         os._exit(StalledError.exit_code)
 
     threading.Thread(target=watch, name="time limit", daemon=True).start()
-    faulthandler.dump_traceback_later(limit_s + _SECOND_LINE_S, exit=True)
+    faulthandler.dump_traceback_later(limit_s + _FALLBACK_S, exit=True)
     try:
         yield
     finally:

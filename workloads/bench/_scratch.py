@@ -1,4 +1,4 @@
-"""A folder for a storage measurement: it does not fill the disk, and is removed also when the program is killed."""
+"""Create a temporary folder for a storage benchmark. It is removed even if the benchmark is killed."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _LOCK = "lock"
-# Reads until the measuring program has closed its end of the pipe, by whatever it ends, and removes the folder then.
+# Waits until the benchmark closes its end of the pipe, or ends, and then removes the folder.
 _GUARDIAN = "import shutil, sys; sys.stdin.read(); shutil.rmtree(sys.argv[1], ignore_errors=True)"
 _GUARDIAN_S = 60
 
 
 def require_space(folder: Path, needed_bytes: int, keep_free_percent: float) -> None:
-    """Refuse to measure where too little would stay free meanwhile.
+    """Check that enough space stays free during the benchmark.
 
     Raises:
-        SettingsError: The folder is none, or its file system is too full.
+        SettingsError: The folder does not exist, or its file system is too full.
     """
     if not folder.is_dir():
-        raise SettingsError(f"{folder} is no folder", fix="give --folder a folder on the storage that is to be measured")
+        raise SettingsError(f"{folder} is not a folder", fix="pass --folder with a folder on the storage to measure")
     found = os.statvfs(folder)
     free_bytes, total_bytes = found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
     if free_bytes - needed_bytes < total_bytes * keep_free_percent / 100:
         raise SettingsError(
-            f"{folder}: {needed_bytes} bytes are needed, {free_bytes} of {total_bytes} are free, {keep_free_percent:g} % must stay free",
+            f"{folder}: {needed_bytes} bytes needed, {free_bytes} of {total_bytes} bytes free, {keep_free_percent:g} % must stay free",
             fix="free space, or lower --size-mib or --keep-free-percent",
         )
 
 
 @contextmanager
 def scratch_folder(parent: Path) -> Iterator[Path]:
-    """Make a folder for this program alone, and remove it; those that this host has left behind after a power failure go as well."""
+    """Create a folder, and remove it at the end. Also remove leftovers of this host, for example after a power failure."""
     prefix = f".primus-bench-{host_name()}-"
     for path in parent.glob(f"{prefix}*"):
         if not _in_use(path):
@@ -52,7 +52,7 @@ def scratch_folder(parent: Path) -> Iterator[Path]:
     guardian = subprocess.Popen([sys.executable, "-c", _GUARDIAN, str(folder)], stdin=subprocess.PIPE, start_new_session=True)
     try:
         with (folder / _LOCK).open("w") as lock:
-            with suppress(OSError):  # storage without locks (Lustre may have none): leftovers then stay, because none can be told from this
+            with suppress(OSError):  # storage without locks, such as some Lustre mounts: leftovers then stay
                 fcntl.flock(lock, fcntl.LOCK_EX)
             yield folder
     finally:
@@ -61,9 +61,9 @@ def scratch_folder(parent: Path) -> Iterator[Path]:
 
 
 def _in_use(folder: Path) -> bool:
-    """Return whether another program holds the folder's lock; one without a lock was only just made, or is half removed."""
+    """Return whether another process uses the folder: it holds the lock, or the lock file does not exist yet."""
     try:
-        # On shared storage others may have made it: follow no link, and do not wait for the other end of a named pipe.
+        # Other users of shared storage may have created it: do not follow links, and do not block on a named pipe.
         with os.fdopen(os.open(folder / _LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)) as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -1,9 +1,9 @@
-"""Measure causal attention, forward and backward, by each backend of scaled_dot_product_attention: TFLOP/s of each GPU (or the CPU).
+"""Measure causal attention, forward and backward, with each backend of scaled_dot_product_attention: TFLOP/s per GPU (or CPU).
 
     torchrun … workloads/bench/attention.py [--backends flash,cudnn --length 8192]
 
 Shapes: B batch, H query heads, K key and value heads, L length, C width of a head.
-Operations forward: 4 B H L² C / 2 (two products; half of the square is masked); backward: 2.5 times that (five products):
+Operations: forward 4 B H L² C / 2 (two products; half of the square is masked), backward 2.5 times as many (five products):
 https://github.com/Dao-AILab/flash-attention/blob/main/benchmarks/benchmark_flash_attention.py, `flops`.
 """
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if not __package__:
-    # Started by path: Python put this folder in front, whose names are no modules of their own; the root is wanted.
+    # Started by path: replace this folder in sys.path by the root.
     sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 import torch
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
 
 _BACKWARD = 2.5
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
-# Relative error against fp32 of the same inputs: a few roundings of the type (weights, sums, result), with room for another order.
+# Allowed relative error against fp32 with the same inputs: a few roundings of the type, with margin for another order of operations.
 _TOLERANCE = {"bf16": 3e-2, "fp16": 5e-3, "fp32": 1e-3}
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionOptions:
-    """What is measured. The heads are those of Llama 3.1 8B (arXiv:2407.21783, table 3)."""
+    """The options. The default heads are those of Llama 3.1 8B (arXiv:2407.21783, table 3)."""
 
     backends: tuple[str, ...] = field(
-        default=("auto",), metadata={"help": f"of {', '.join(BACKENDS)}; auto: those that work on this device"}
+        default=("auto",), metadata={"help": f"some of {', '.join(BACKENDS)}; auto: those that this device supports"}
     )
     batch: int = field(default=0, metadata={"help": "B; 0: 2 on a GPU, 1 on a CPU"})
     heads: int = field(default=32, metadata={"help": "H"})
@@ -65,7 +65,7 @@ def measure(options: AttentionOptions, run: Run) -> None:
     inputs = _inputs(options, run.device)
     for backend in BACKENDS if options.backends == ("auto",) else options.backends:
         if options.backends == ("auto",) and not _works(inputs, backend):
-            print(f"attention: this device has no backend {backend} for these shapes: not measured")
+            print(f"attention: skipped {backend}, which does not support this device and these shapes")
             continue
         _measure_backend(options, run, inputs, backend)
 
@@ -89,7 +89,7 @@ def _measure_backend(options: AttentionOptions, run: Run, inputs: Tensors, backe
     with run.series("tflop_per_s", "TFLOP/s", "higher", {**shape, "backend": backend, "pass": "forward"}) as series:
         with torch.no_grad():
             times_s = time_samples(forward, run.device, warm_up=options.warm_up, repeats=options.repeats)
-        series.done([flop / seconds / 1e12 for seconds in times_s], correct=_is_right(options, inputs, backend, gradients=False))
+        series.done([flop / seconds / 1e12 for seconds in times_s], correct=_is_correct(options, inputs, backend, gradients=False))
     with run.series("tflop_per_s", "TFLOP/s", "higher", {**shape, "backend": backend, "pass": "backward"}) as series:
         out_BHLC = forward(0)
         change_BHLC = torch.randn_like(out_BHLC)
@@ -99,7 +99,7 @@ def _measure_backend(options: AttentionOptions, run: Run, inputs: Tensors, backe
 
         times_s = time_samples(backward, run.device, warm_up=options.warm_up, repeats=options.repeats)
         samples = [_BACKWARD * flop / seconds / 1e12 for seconds in times_s]
-        series.done(samples, correct=_is_right(options, inputs, backend, gradients=True))
+        series.done(samples, correct=_is_correct(options, inputs, backend, gradients=True))
 
 
 def _inputs(options: AttentionOptions, device: torch.device) -> Tensors:
@@ -107,15 +107,15 @@ def _inputs(options: AttentionOptions, device: torch.device) -> Tensors:
     batch, length = options.batch or (2 if gpu else 1), options.length or (4096 if gpu else 256)
     generator = torch.Generator(device).manual_seed(0)
 
-    def made(heads: int) -> torch.Tensor:
+    def make(heads: int) -> torch.Tensor:
         values = torch.randn(batch, heads, length, options.head_width, device=device, generator=generator)
         return values.to(_DTYPES[options.dtype]).requires_grad_()
 
-    return made(options.heads), made(options.kv_heads), made(options.kv_heads)
+    return make(options.heads), make(options.kv_heads), make(options.kv_heads)
 
 
 def _works(inputs: Tensors, backend: str) -> bool:
-    """Return whether the backend has a kernel for these inputs, by what torch says on a GPU and on a CPU where it has none."""
+    """Return whether the backend supports these inputs, by torch's error messages on GPUs and CPUs."""
     try:
         attend(*inputs, backend)
     except RuntimeError as error:
@@ -125,20 +125,20 @@ def _works(inputs: Tensors, backend: str) -> bool:
     return True
 
 
-def _is_right(options: AttentionOptions, inputs: Tensors, backend: str, *, gradients: bool) -> bool:
-    """Compare the first key head and its queries with attention written out in fp32: the result, or the gradients of all three inputs."""
+def _is_correct(options: AttentionOptions, inputs: Tensors, backend: str, *, gradients: bool) -> bool:
+    """Compare the first key head and its queries with fp32 attention by definition: the result, or the gradients of all inputs."""
     group = inputs[0].shape[1] // inputs[1].shape[1]
     part = tuple(values.detach()[:1, :count].contiguous().requires_grad_() for values, count in zip(inputs, (group, 1, 1), strict=True))
     exact = tuple(values.detach().float().requires_grad_() for values in part)
-    found, expected = attend(part[0], part[1], part[2], backend), _written_out(*exact)
+    found, expected = attend(part[0], part[1], part[2], backend), _by_definition(*exact)
     if not gradients:
         return _close(found, expected, options.dtype)
     change = torch.randn_like(found)
     pairs = zip(torch.autograd.grad(found, part, change), torch.autograd.grad(expected, exact, change.float()), strict=True)
-    return all(_close(got, wanted, options.dtype) for got, wanted in pairs)
+    return all(_close(gradient, exact_gradient, options.dtype) for gradient, exact_gradient in pairs)
 
 
-def _written_out(q_BHLC: torch.Tensor, k_BKLC: torch.Tensor, v_BKLC: torch.Tensor) -> torch.Tensor:
+def _by_definition(q_BHLC: torch.Tensor, k_BKLC: torch.Tensor, v_BKLC: torch.Tensor) -> torch.Tensor:
     """Return causal attention by its definition: softmax(q k / sqrt(C)) v."""
     scores_BHLL = q_BHLC @ k_BKLC.transpose(-1, -2) / q_BHLC.shape[-1] ** 0.5
     later_LL = torch.ones(scores_BHLL.shape[-2:], dtype=torch.bool, device=q_BHLC.device).triu(1)

@@ -1,9 +1,9 @@
-"""Measure copies between host and device: GB/s of each GPU in both directions, from locked (pinned) and from ordinary (pageable) memory.
+"""Measure copies between host and device: GB/s per GPU in both directions, with pinned and with pageable host memory.
 
     torchrun … workloads/bench/host_device.py [--size-mib 256]
 
-Bytes of the array over the time of its copy. The GPUs of a host take turns: of two on one link to the processor, each would have half
-of it, and look ill. A CPU has no such path: there a message says so, and nothing is measured.
+The result is the size of the array over the time of its copy. The GPUs of a host are measured one after another, because GPUs on the same
+link to the processor share its bandwidth. On a CPU nothing is measured.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if not __package__:
-    # Started by path: Python put this folder in front, whose names are no modules of their own; the root is wanted.
+    # Started by path: replace this folder in sys.path by the root.
     sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 import torch
@@ -37,7 +37,7 @@ _MIB = 2**20
 
 @dataclass(frozen=True, slots=True)
 class CopyOptions:
-    """What is measured."""
+    """The options."""
 
     size_mib: int = field(default=256, metadata={"help": "size of a copy (MiB)"})
     device: str = field(default="auto", metadata=DEVICE)
@@ -48,7 +48,7 @@ class CopyOptions:
 
 @contextmanager
 def turn(folder: str = "") -> Iterator[None]:
-    """Wait until no other process of this user on this host copies; a process that dies gives its turn back."""
+    """Hold a lock, so that only one process of this user copies on this host. The lock is released if the process dies."""
     path = Path(folder or tempfile.gettempdir()) / f"primus-host-device-{os.getuid()}.lock"
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
@@ -61,7 +61,7 @@ def turn(folder: str = "") -> Iterator[None]:
 def measure(options: CopyOptions, run: Run) -> None:
     """Measure both directions with both kinds of memory."""
     if run.device.type == "cpu":
-        print("host_device: a CPU has no path between host and device: nothing is measured")
+        print("host_device: skipped, because the device is a CPU")
         return
     size = options.size_mib * _MIB
     for memory in ("pinned", "pageable"):
@@ -77,8 +77,8 @@ def measure(options: CopyOptions, run: Run) -> None:
 
                 with turn():
                     times_s = time_samples(copy, run.device, warm_up=options.warm_up, repeats=options.repeats)
-                    # Compared on the host, also within the turn, since this is a copy too: what came back over the same path would prove
-                    # nothing of the direction.
+                    # Compare on the host: a copy back over the same path would not verify one direction. This copies too, so it is within
+                    # the turn.
                     correct = bool((host == device.cpu()).all())
                 series.done([size / seconds / 1e9 for seconds in times_s], correct=correct)
 

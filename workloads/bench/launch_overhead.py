@@ -1,9 +1,9 @@
-"""Measure what starting an operation costs: microseconds for a tiny one, where the arithmetic itself is nothing.
+"""Measure the overhead of starting an operation: microseconds for an operation with negligible arithmetic.
 
     torchrun … workloads/bench/launch_overhead.py
 
-`queued`: many are handed to the device before it is waited for, time over their number: how fast this host feeds its GPU. `waited`: each is
-waited for: the way to the GPU and back. A CPU does an operation when it is called: there is `queued` only, the cost of torch's dispatch.
+`queued`: start many operations, then synchronize; time per operation: how fast this host can start operations. `waited`: synchronize after
+each operation: the round trip to the GPU. On a CPU, operations are synchronous, so only `queued` is measured: the cost of torch's dispatch.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 if not __package__:
-    # Started by path: Python put this folder in front, whose names are no modules of their own; the root is wanted.
+    # Started by path: replace this folder in sys.path by the root.
     sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 import torch
@@ -28,9 +28,9 @@ _ELEMENTS = 64
 
 @dataclass(frozen=True, slots=True)
 class LaunchOptions:
-    """What is measured."""
+    """The options."""
 
-    operations: int = field(default=500, metadata={"help": "operations in a sample"})
+    operations: int = field(default=500, metadata={"help": "operations per sample"})
     device: str = field(default="auto", metadata=DEVICE)
     warm_up: int = field(default=100, metadata=WARM_UP)
     repeats: int = field(default=50, metadata=REPEATS)
@@ -38,7 +38,7 @@ class LaunchOptions:
 
 
 def measure(options: LaunchOptions, run: Run) -> None:
-    """Measure both ways; the sum in the end shows whether every operation was done."""
+    """Measure both ways. The final sum verifies that every operation was executed."""
     for way in ("queued", "waited") if run.device.type == "cuda" else ("queued",):
         with run.series("time_us", "us", "lower", {"operation": "add", "way": way, "elements": _ELEMENTS}) as series:
             values = torch.zeros(_ELEMENTS, device=run.device)
@@ -53,7 +53,7 @@ def measure(options: LaunchOptions, run: Run) -> None:
 
 
 def _sample_s(values: torch.Tensor, count: int, *, waited: bool, device: torch.device) -> float:
-    """Return the seconds of so many operations, each of which adds one."""
+    """Return the seconds of `count` operations, each of which adds one."""
     synchronise(device)
     started = time.perf_counter()
     for _ in range(count):

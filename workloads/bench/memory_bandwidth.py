@@ -1,9 +1,9 @@
-"""Measure memory bandwidth: GB/s of each GPU (or of the CPU) while it copies, scales and adds arrays that are far larger than its caches.
+"""Measure memory bandwidth: GB/s per GPU (or CPU) for copy, scale and triad of arrays that are much larger than the caches.
 
     torchrun … workloads/bench/memory_bandwidth.py [--array-mib 1024]
 
-The operations and the bytes that count are those of STREAM (https://www.cs.virginia.edu/stream/ref.html, "Counting Bytes and FLOPS"): each
-element that is read or written once; what a cache fetches before it writes (write-allocate) does not count.
+Operations and byte counts follow STREAM (https://www.cs.virginia.edu/stream/ref.html, "Counting Bytes and FLOPS"): each read or written
+element counts once; write-allocate traffic of the caches does not count.
 copy c = a, scale b = s c: 2 arrays; triad a = b + s c: 3 arrays.
 """
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 if not __package__:
-    # Started by path: Python put this folder in front, whose names are no modules of their own; the root is wanted.
+    # Started by path: replace this folder in sys.path by the root.
     sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 import torch
@@ -31,9 +31,9 @@ _ARRAYS = {"copy": 2, "scale": 2, "triad": 3}
 
 @dataclass(frozen=True, slots=True)
 class MemoryOptions:
-    """What is measured."""
+    """The options."""
 
-    array_mib: int = field(default=0, metadata={"help": "size of each of the three arrays (MiB); 0 takes four times the last-level cache"})
+    array_mib: int = field(default=0, metadata={"help": "size of each of the three arrays (MiB); 0: four times the last-level cache"})
     device: str = field(default="auto", metadata=DEVICE)
     warm_up: int = field(default=3, metadata=WARM_UP)
     repeats: int = field(default=30, metadata=REPEATS)
@@ -41,7 +41,7 @@ class MemoryOptions:
 
 
 def measure(options: MemoryOptions, run: Run) -> None:
-    """Measure each operation; STREAM wants arrays of at least four times the caches, of which `cold_bytes` is two."""
+    """Measure each operation. STREAM requires arrays of at least four times the cache size; `cold_bytes` is twice the cache size."""
     size = options.array_mib * _MIB or 2 * cold_bytes(run.device)
     for operation, arrays in _ARRAYS.items():
         with run.series("gb_per_s", "GB/s", "higher", {"operation": operation, "bytes": size, "dtype": "fp32"}) as series:

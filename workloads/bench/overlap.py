@@ -1,9 +1,9 @@
-"""Measure how well communication hides behind computation: matrix products and an all-reduce, alone and at once.
+"""Measure the overlap of communication and computation: matrix products and an all-reduce, separately and concurrently.
 
     torchrun … workloads/bench/overlap.py [--size-mib 256 --width 8192]
 
-So many products are chosen that they take as long as the all-reduce. Overlap = (compute + communication - both) / the shorter of the two:
-100 % is hidden entirely, 0 % is one after the other, less than 0 % means that they are slower together than in turn.
+The number of products is chosen so that they take as long as the all-reduce. Overlap = (compute + communication - both) / the shorter of
+the two: 100 % is complete overlap, 0 % is none, and below 0 % they are slower concurrently than one after the other.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if not __package__:
-    # Started by path: Python put this folder in front, whose names are no modules of their own; the root is wanted.
+    # Started by path: replace this folder in sys.path by the root.
     sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 import torch
@@ -37,7 +37,7 @@ _MOST_PRODUCTS = 1000
 
 @dataclass(frozen=True, slots=True)
 class OverlapOptions:
-    """What is measured."""
+    """The options."""
 
     size_mib: int = field(default=0, metadata={"help": "size of the all-reduce (MiB); 0: 256 on GPUs, 4 on CPUs"})
     width: int = field(default=0, metadata={"help": "rows and columns of the matrices (bf16 on GPUs, fp32 on CPUs); 0: 8192 and 256"})
@@ -51,7 +51,7 @@ class Work:
     """The products and the all-reduce of this rank."""
 
     def __init__(self, group: Group, width: int, size: int) -> None:
-        """Make the operands."""
+        """Create the operands."""
         generator = torch.Generator(group.device).manual_seed(0)
         dtype = torch.bfloat16 if group.device.type == "cuda" else torch.float32
         self.group = group
@@ -61,16 +61,16 @@ class Work:
         self.products = 1
 
     def compute(self) -> None:
-        """Do the products."""
+        """Run the products."""
         for _ in range(self.products):
             torch.matmul(self.a_NN, self.a_NN, out=self.c_NN)
 
     def communicate(self) -> None:
-        """Do the all-reduce."""
+        """Run the all-reduce."""
         dist.all_reduce(self.values)
 
     def both(self) -> None:
-        """Start the all-reduce and do the products meanwhile."""
+        """Run the all-reduce and the products concurrently."""
         handle = dist.all_reduce(self.values, async_op=True)
         self.compute()
         if handle is not None:
@@ -78,9 +78,9 @@ class Work:
 
 
 def measure(options: OverlapOptions, run: Run) -> None:
-    """Measure the three in turn, so that a change of clocks meets all of them alike."""
+    """Measure the three alternately, so that a change of clocks affects all of them."""
     if world_size() < 2:
-        print("overlap: one rank has nobody to talk to: nothing is measured; start at least two (--nproc, --nnodes)")
+        print("overlap: skipped, because there is one rank only; start at least two (--nproc, --nnodes)")
         return
     with process_group(device=options.device, tensor=1, timeout_s=options.timeout_s) as group:
         gpu = group.device.type == "cuda"
@@ -89,9 +89,9 @@ def measure(options: OverlapOptions, run: Run) -> None:
         with run.series("overlap_percent", "%", "higher", sizes) as series:
             work = Work(group, width, size)
             _balance(work, max(2, options.warm_up))
-            correct = _is_right(work)
+            correct = _is_correct(work)
             samples = [_overlap_percent(work) for _ in range(options.repeats)]
-            series.done(samples, correct=_is_right(work) and correct)
+            series.done(samples, correct=_is_correct(work) and correct)
 
 
 def _overlap_percent(work: Work) -> float:
@@ -100,7 +100,7 @@ def _overlap_percent(work: Work) -> float:
 
 
 def _balance(work: Work, warm_up: int) -> None:
-    """Choose the number of products; every rank chooses the same, because the times are those of the slowest."""
+    """Choose the number of products. All ranks choose the same number, because the times are those of the slowest rank."""
     compute_s = min(_slowest_s(work, work.compute) for _ in range(warm_up))
     communicate_s = min(_slowest_s(work, work.communicate) for _ in range(warm_up))
     work.products = min(_MOST_PRODUCTS, max(1, round(communicate_s / compute_s)))
@@ -113,29 +113,29 @@ def _slowest_s(work: Work, part: Callable[[], None]) -> float:
     started = time.perf_counter()
     part()
     synchronise(work.group.device)
-    own_s = torch.tensor([time.perf_counter() - started], dtype=torch.float64)
-    dist.all_reduce(own_s, op=dist.ReduceOp.MAX, group=work.group.background)
-    return float(own_s.item())
+    seconds = torch.tensor([time.perf_counter() - started], dtype=torch.float64)
+    dist.all_reduce(seconds, op=dist.ReduceOp.MAX, group=work.group.background)
+    return float(seconds.item())
 
 
-def _is_right(work: Work) -> bool:
-    """Return whether both results at once are those that each has alone, on every rank."""
+def _is_correct(work: Work) -> bool:
+    """Return whether the concurrent results equal the separate results on every rank."""
     group = work.group
     torch.matmul(work.a_NN, work.a_NN, out=work.c_NN)
     alone_NN = work.c_NN.clone()
     work.values.fill_(group.rank + 1)
     work.both()
     synchronise(group.device)
-    right = bool((work.values == group.world_size * (group.world_size + 1) // 2).all()) and torch.equal(work.c_NN, alone_NN)
+    correct = bool((work.values == group.world_size * (group.world_size + 1) // 2).all()) and torch.equal(work.c_NN, alone_NN)
     work.values.zero_()
-    if not right:
+    if not correct:
         print(f"overlap: rank {group.rank} got a wrong result", file=sys.stderr, flush=True)
-    agreed = torch.tensor([int(right)])
-    dist.all_reduce(agreed, op=dist.ReduceOp.MIN, group=group.background)
-    return bool(agreed.item())
+    all_correct = torch.tensor([int(correct)])
+    dist.all_reduce(all_correct, op=dist.ReduceOp.MIN, group=group.background)
+    return bool(all_correct.item())
 
 
-BENCHMARK = Benchmark("overlap", "Measure computation and communication at once.", OverlapOptions, measure, shared=True)
+BENCHMARK = Benchmark("overlap", "Measure the overlap of communication and computation.", OverlapOptions, measure, shared=True)
 
 
 def main(argv: list[str]) -> int:

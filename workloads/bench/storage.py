@@ -1,11 +1,11 @@
-"""Measure the storage under a folder: sequential and random reads and writes, and files made, looked up and removed a second.
+"""Measure the storage of a folder: sequential and random reads and writes, and files created, looked up and removed per second.
 
     python workloads/bench/storage.py --folder /mnt/juicefs [--size-mib 4096 --jobs 16]
 
-The first rank of each host measures. Reads and writes go past the page cache (O_DIRECT) where the file system allows it; elsewhere a file's
-pages are dropped before it is read. A write counts when it is durable: sequential ones end in fsync, random ones are O_SYNC. fio does reads
-and writes where it is installed; the rest, and all of it elsewhere, is done here. A block is read or written once a sample: nothing is
-served from what the sample itself has brought into a cache. A cache of the file system's own (JuiceFS has one) is part of what is measured.
+The first rank of each host measures. Reads and writes bypass the page cache (O_DIRECT) if the file system supports it; otherwise the file's
+pages are dropped before a read. Writes include the sync: fsync at the end of sequential writes, O_SYNC for random writes. If fio is
+installed, it reads and writes; otherwise this program does. Each block is read or written once per sample, so a sample does not hit blocks
+that it has cached itself. A cache of the file system, as in JuiceFS, is part of the measurement.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if not __package__:
-    # Started by path: Python put this folder in front, whose names are no modules of their own; the root is wanted.
+    # Started by path: replace this folder in sys.path by the root.
     sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 from workloads.bench import _fio
@@ -39,28 +39,28 @@ _OPERATIONS = ("sequential_write", "sequential_read", "random_read", "random_wri
 
 @dataclass(frozen=True, slots=True)
 class StorageOptions:
-    """What is measured."""
+    """The options."""
 
-    folder: str = field(default="", metadata={"help": "folder on the storage that is measured; it must be there"})
-    tool: str = field(default="auto", metadata={"help": "fio, own, or auto: fio where it is installed", "choices": ("auto", "fio", "own")})
-    size_mib: int = field(default=64, metadata={"help": "size of the file (MiB); more than the storage's own caches tells more"})
+    folder: str = field(default="", metadata={"help": "existing folder on the storage to measure"})
+    tool: str = field(default="auto", metadata={"help": "fio, own, or auto: fio if it is installed", "choices": ("auto", "fio", "own")})
+    size_mib: int = field(default=64, metadata={"help": "size of the file (MiB); it should exceed the storage's caches"})
     block_kib: int = field(default=1024, metadata={"help": "block of sequential operations (KiB)"})
     random_block_kib: int = field(default=4, metadata={"help": "block of random operations (KiB)"})
-    jobs: int = field(default=4, metadata={"help": "random operations at once"})
-    seconds: float = field(default=1.0, metadata={"help": "longest sample of random operations (s)"})
-    files: int = field(default=200, metadata={"help": "files that are made, looked up and removed; 0 leaves this out"})
-    keep_free_percent: float = field(default=10.0, metadata={"help": "share of the file system that must stay free meanwhile (%%)"})
+    jobs: int = field(default=4, metadata={"help": "parallel random operations"})
+    seconds: float = field(default=1.0, metadata={"help": "time limit of a sample of random operations (s)"})
+    files: int = field(default=200, metadata={"help": "files to create, look up and remove; 0 skips this"})
+    keep_free_percent: float = field(default=10.0, metadata={"help": "share of the file system that must stay free (%%)"})
     device: str = field(default="cpu", metadata={"help": "always cpu", "choices": ("cpu",)})
     repeats: int = field(default=5, metadata=REPEATS)
     timeout_s: float = field(default=600.0, metadata=TIMEOUT_S)
 
 
 def measure(options: StorageOptions, run: Run) -> None:
-    """Measure everything below one scratch folder."""
-    parent, size = _checked(options), options.size_mib * _MIB
+    """Measure all operations in a temporary folder."""
+    parent, size = _checked_folder(options), options.size_mib * _MIB
     fio = None if options.tool == "own" else _fio.version()
     if options.tool == "fio" and fio is None:
-        raise SettingsError("fio is not installed here", fix="install it, or use --tool own")
+        raise SettingsError("fio is not installed", fix="install fio, or use --tool own")
     run.options["tool"] = fio or "own"
     require_space(parent, size + options.files * _FILE_BYTES, options.keep_free_percent)
     with scratch_folder(parent) as folder:
@@ -79,7 +79,7 @@ def measure(options: StorageOptions, run: Run) -> None:
 
 
 def _measure_pass(options: StorageOptions, run: Run, data: DataFile, step: Pass, *, fio: bool) -> None:
-    """Measure one kind of reading or writing; own writes put the same bytes everywhere again, so that all of them can be compared."""
+    """Measure one kind of reads or writes. This program's own writes are verified."""
     sequential = step.operation.startswith("sequential")
     metric, unit = ("gb_per_s", "GB/s") if sequential else ("operations_per_s", "1/s")
     sizes: Sizes = {
@@ -98,11 +98,11 @@ def _measure_pass(options: StorageOptions, run: Run, data: DataFile, step: Pass,
         for _ in range(options.repeats):
             done = _fio.run(data, step, options.timeout_s) if fio else data.run(step)
             samples.append(done.bytes / done.seconds / (1e9 if sequential else step.block))
-        series.done(samples, correct=None if fio else data.is_right())
+        series.done(samples, correct=None if fio else data.is_correct())
 
 
 def _measure_names(options: StorageOptions, run: Run, folder: Path) -> None:
-    """Measure what the metadata engine does: make empty files, look them up, remove them."""
+    """Measure metadata operations: create empty files, look them up, remove them."""
     folder.mkdir()
     paths = [folder / f"{number:08d}" for number in range(options.files)]
     steps: dict[str, tuple[Callable[[Path], object], int]] = {
@@ -128,19 +128,21 @@ def _measure_names(options: StorageOptions, run: Run, folder: Path) -> None:
                 series.done(samples[name], correct=correct[name])
 
 
-def _checked(options: StorageOptions) -> Path:
+def _checked_folder(options: StorageOptions) -> Path:
     if not options.folder:
-        raise SettingsError("--folder is missing", fix="give a folder on the storage that is to be measured")
+        raise SettingsError("--folder is missing", fix="pass --folder with a folder on the storage to measure")
     size = options.size_mib * _KIB
     for name, block in (("--block-kib", options.block_kib), ("--random-block-kib", options.random_block_kib)):
         if block < 4 or block % 4 or size % block:
-            raise SettingsError(f"{name} is {block}", fix="give a multiple of 4 that divides the file's size: O_DIRECT wants whole pages")
+            raise SettingsError(
+                f"{name} is {block}", fix="give a multiple of 4 that divides the file's size: O_DIRECT requires whole pages"
+            )
     if options.jobs < 1 or options.seconds <= 0:
         raise SettingsError("--jobs and --seconds must be more than 0", fix="give positive numbers")
     return Path(options.folder)
 
 
-BENCHMARK = Benchmark("storage", "Measure the storage under a folder.", StorageOptions, measure)
+BENCHMARK = Benchmark("storage", "Measure the storage of a folder.", StorageOptions, measure)
 
 
 def main(argv: list[str]) -> int:

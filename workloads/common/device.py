@@ -1,4 +1,4 @@
-"""What the device is and what it holds."""
+"""Properties of a device: name, serial number, cache size, peak memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _COLD_CPU_LIMIT_BYTES = 2**30
 
 
 def device_name(device: torch.device) -> str:
-    """Return the device's name as its driver says it, or the machine's processor type."""
+    """Return the device's name as torch reports it, or `CPU` with the processor type."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU {platform.machine()}"
 
 
@@ -30,10 +30,10 @@ def device_model(device: torch.device) -> str:
 
 
 def device_serial(device: torch.device) -> str:
-    """Return what tells this device from all others: its UUID, or where torch has none its place on the bus; "" for a CPU."""
+    """Return the device's UUID, or its PCI address if torch reports no UUID; "" for a CPU."""
     if device.type != "cuda":
         return ""
-    properties: Any = torch.cuda.get_device_properties(device)  # its type lacks what torch has had since 2.4
+    properties: Any = torch.cuda.get_device_properties(device)  # the type lacks attributes of torch 2.4 and later
     uuid = getattr(properties, "uuid", None)
     if uuid is not None:
         return uuid_text(str(uuid))
@@ -41,7 +41,7 @@ def device_serial(device: torch.device) -> str:
 
 
 def uuid_text(uuid: str) -> str:
-    """Return a UUID as the vendor's tools print it: HIP fills its 16 bytes with the 16 letters of AMD's unique id."""
+    """Return a UUID in the notation of the vendor's tools. HIP stores the 16 letters of AMD's unique id in its 16 bytes."""
     with suppress(ValueError):
         letters = bytes.fromhex(uuid.replace("-", "")).decode("ascii")
         if len(letters) == 16 and all(letter in "0123456789abcdef" for letter in letters.lower()):
@@ -50,7 +50,7 @@ def uuid_text(uuid: str) -> str:
 
 
 def cold_bytes(device: torch.device) -> int:
-    """Return how much data does not fit into the device's last-level cache: operands from so much memory are never in it."""
+    """Return a size in bytes that exceeds the device's last-level cache, so that operands of that total size are not cached."""
     if device.type == "cuda":
         return _COLD_GPU_BYTES
     with suppress(OSError, ValueError):
@@ -59,12 +59,12 @@ def cold_bytes(device: torch.device) -> int:
 
 
 def compute_units(device: torch.device) -> int:
-    """Return the number of compute units (AMD) or multiprocessors (NVIDIA) that this process may use; 0 for a CPU."""
+    """Return the number of compute units (AMD) or multiprocessors (NVIDIA) available to this process; 0 for a CPU."""
     return int(torch.cuda.get_device_properties(device).multi_processor_count) if device.type == "cuda" else 0
 
 
 def peak_memory_gib(device: torch.device) -> float:
-    """Return the most memory that this process has held at once: allocated on the GPU, resident on a CPU."""
+    """Return this process's peak memory: allocated on the GPU, or resident on a CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / GIB
     # ru_maxrss is in KiB on Linux: getrusage(2).
@@ -72,6 +72,6 @@ def peak_memory_gib(device: torch.device) -> float:
 
 
 def synchronise(device: torch.device) -> None:
-    """Wait until the device has done what it was given."""
+    """Wait until the device has completed its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)

@@ -1,13 +1,13 @@
-"""The errors of the workloads: what, where and how to mend it; the class is the exit code.
+"""The errors of the workloads. Each has a message and a fix; the class gives the exit code.
 
-    WorkloadError          1   base, never raised itself
+    WorkloadError          1   base class, never raised itself
     ├── SettingsError      2   a setting is wrong; nothing was started
     ├── DataError         66   training data is missing or cannot be read
     ├── StorageError      74   a checkpoint or the telemetry cannot be written or read
     ├── NotFiniteError    76   the loss or the gradient is NaN or infinite
-    └── StalledError      77   no progress; raised nowhere, it is the exit code of the watchdog
+    └── StalledError      77   no progress; also the exit code of the watchdog
 
-A program that stops early with a good checkpoint exits with `STOPPED_EARLY`. 66, 74 and 75 are those of sysexits.h.
+A program that stops early with a complete checkpoint exits with `STOPPED_EARLY`. 66, 74 and 75 are codes of sysexits.h.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ STOPPED_EARLY = 75
 
 
 class WorkloadError(Exception):
-    """Base of all errors that carry a message meant for the user."""
+    """Base class of all errors that carry a message for the user."""
 
     exit_code: ClassVar[int] = 1
 
     def __init__(self, what: str, *, fix: str) -> None:
-        """Keep what went wrong and how to mend it apart."""
+        """Store the message and the fix."""
         super().__init__(what)
         self.what = what
         self.fix = fix
@@ -48,12 +48,12 @@ class StorageError(WorkloadError):
 
 
 class NotFiniteError(WorkloadError):
-    """The loss or the gradient is NaN or infinite; the weights on disk are those before it."""
+    """The loss or the gradient is NaN or infinite. The checkpoints on disk are from before."""
 
     exit_code = 76
 
 
 class StalledError(WorkloadError):
-    """A step took longer than its limit; the watchdog ends the rank with this exit code."""
+    """A step exceeded its time limit; the watchdog ends the rank with this exit code."""
 
     exit_code = 77

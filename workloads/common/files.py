@@ -1,4 +1,4 @@
-"""Writing files so that a reader never sees half of one."""
+"""Replace files atomically."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def replace_text(path: Path, text: str, *, durable: bool = True) -> None:
-    """Give a file its whole content at once; the old content stands until then, with `durable` also when the machine stops in between."""
+    """Replace a file's content atomically. With `durable`, also if the host crashes."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with temporary.open("w", encoding="utf-8") as file:
         file.write(text)
@@ -23,7 +23,7 @@ def replace_text(path: Path, text: str, *, durable: bool = True) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable."""
+    """Sync a folder's entries to disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

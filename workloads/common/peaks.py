@@ -1,7 +1,7 @@
-"""Peak dense BF16 speed of devices, each with its source. What is not in here, or only a part of a device, has no peak: never a guess.
+"""Peak dense BF16 speed of devices and its source. Devices that are not listed, and partitions of a device, have no peak.
 
-Vendors print the figure for 2:4 sparsity as well, which is twice as high; here is the dense one. torch sees one half (GCD) of an MI250X as
-a device. All were looked up in November 2026.
+Vendors also print the peak with 2:4 sparsity, which is twice as high. In torch, one half (GCD) of an MI250X is a device. All values were
+retrieved in November 2026.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _CDNA = "dense matrix BF16 = compute units x FLOPs a clock x peak clock"
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """A device's peak in TFLOP/s (10^12 a second), and the number of its compute units (AMD) or multiprocessors (NVIDIA)."""
+    """A device's peak in TFLOP/s (10^12 per second), and its number of compute units (AMD) or multiprocessors (NVIDIA)."""
 
     device: str
     compute_units: int

@@ -1,4 +1,4 @@
-"""Start and end of a process group: device, ranks, mesh."""
+"""Initialize and destroy the process group: device, ranks, mesh."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """This process among the others. `mesh` has the dimensions `data` and `tensor`; `background` serves other threads, over gloo."""
+    """The process group of this rank. `mesh` has the dimensions `data` and `tensor`; `background` is a gloo group for other threads."""
 
     rank: int
     world_size: int
@@ -30,63 +30,67 @@ class Group:
 
     @property
     def data_rank(self) -> int:
-        """Return which part of a batch this rank sees."""
+        """The index of this rank's part of a batch."""
         return self.mesh["data"].get_local_rank()
 
     @property
     def data_ranks(self) -> int:
-        """Return in how many parts a batch is split."""
+        """The number of parts of a batch."""
         return self.mesh["data"].size()
 
     @property
     def is_first(self) -> bool:
-        """Return whether this rank speaks for all."""
+        """Whether this is rank 0, which writes the files and messages."""
         return self.rank == 0
 
 
 def world_size() -> int:
-    """Return the number of ranks that torchrun announced, 1 without torchrun."""
+    """Return the number of ranks that torchrun has set, or 1 without torchrun."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def own_rank() -> int:
-    """Return the rank that torchrun announced, 0 without torchrun."""
+    """Return the rank that torchrun has set, or 0 without torchrun."""
     return int(os.environ.get("RANK", "0"))
 
 
 @contextmanager
 def process_group(*, device: str, tensor: int, timeout_s: float) -> Iterator[Group]:
-    """Join the other ranks; leave them at the end.
+    """Initialize the process group, and destroy it at the end.
 
     Args:
-        device: `auto`, `cpu` or `cuda` (which is also the name of ROCm GPUs).
-        tensor: ranks that share each matrix.
-        timeout_s: longest that a collective may take, in seconds.
+        device: `auto`, `cpu` or `cuda` (also for ROCm GPUs).
+        tensor: Number of ranks that share each matrix.
+        timeout_s: Time limit of a collective (s).
     """
-    here = choose_device(device)
-    backend = "cpu:gloo,cuda:nccl" if here.type == "cuda" else "gloo"
+    chosen = choose_device(device)
+    backend = "cpu:gloo,cuda:nccl" if chosen.type == "cuda" else "gloo"
     timeout = timedelta(seconds=timeout_s)
     if "RANK" in os.environ:
-        dist.init_process_group(backend, timeout=timeout, device_id=here if here.type == "cuda" else None)
+        dist.init_process_group(backend, timeout=timeout, device_id=chosen if chosen.type == "cuda" else None)
     else:
         dist.init_process_group(backend, init_method="tcp://127.0.0.1:0", rank=0, world_size=1, timeout=timeout)
     try:
-        mesh = init_device_mesh(here.type, (dist.get_world_size() // tensor, tensor), mesh_dim_names=("data", "tensor"))
+        mesh = init_device_mesh(chosen.type, (dist.get_world_size() // tensor, tensor), mesh_dim_names=("data", "tensor"))
         background = dist.new_group(backend="gloo", timeout=timeout)
-        yield Group(dist.get_rank(), dist.get_world_size(), here, mesh, background)
+        yield Group(dist.get_rank(), dist.get_world_size(), chosen, mesh, background)
     finally:
         dist.destroy_process_group()
 
 
-def choose_device(wanted: str) -> torch.device:
-    """Return this process's device: the GPU of its local rank, or the CPU."""
-    if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
+def choose_device(device: str) -> torch.device:
+    """Return this process's device: the GPU with its local rank, or the CPU.
+
+    Raises:
+        SettingsError: torch sees fewer GPUs than this host has processes.
+    """
+    if device == "cpu" or (device == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
     local_rank, count = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
     if local_rank >= count:
         raise SettingsError(
             f"local rank {local_rank} has no GPU: torch sees {count}",
-            fix="start at most one process a GPU (--nproc-per-node), check the driver, or set compute.device=cpu (benchmark: --device cpu)",
+            fix="start one process per GPU (--nproc-per-node), check the driver, or set compute.device=cpu (benchmark: --device cpu)",
         )
     torch.cuda.set_device(local_rank)
     return torch.device("cuda", local_rank)

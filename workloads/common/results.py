@@ -1,4 +1,4 @@
-"""Lines of `results.jsonl`: the record `primus.result/1` of a measured series, and what a line says of its surroundings."""
+"""Write `results.jsonl`: the record `primus.result/1` of a measured series, with host, versions and time."""
 
 from __future__ import annotations
 
@@ -26,10 +26,13 @@ LARGEST_SAMPLES = 200
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One series: what was measured, where, and how it came out.
+    """One measured series.
 
-    `value` is the median of `samples`, None where `error` says why there is none. `device` is the GPU's index on its host; "" means the
-    host, or all ranks together. `serial` is "" where the device has none. `correct` is None where nothing was checked.
+    Attributes:
+        value: The median of `samples`, or None if there is an `error`.
+        device: The GPU's index on its host; "" for the host or all ranks together.
+        serial: The device's serial number, or "".
+        correct: Whether the computed result was correct; None if it was not checked.
     """
 
     benchmark: str
@@ -56,11 +59,11 @@ class Result:
 
 
 def append_result(folder: Path, result: Mapping[str, Any] | Result) -> None:
-    """Append a line to `results.jsonl`; ranks of one or several hosts may do so at once."""
+    """Append a line to `results.jsonl`. Ranks on several hosts may append at the same time."""
     line = json.dumps(asdict(result) if isinstance(result, Result) else result) + "\n"
     descriptor = os.open(folder / "results.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     try:
-        # Between hosts O_APPEND alone may overwrite (open(2), "O_APPEND" on NFS). Storage without locks: lines of one host stay whole.
+        # On NFS, O_APPEND alone can overwrite lines of another host (open(2)). Without locks, only the lines of one host are safe.
         with suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         rest = line.encode()
@@ -71,7 +74,7 @@ def append_result(folder: Path, result: Mapping[str, Any] | Result) -> None:
 
 
 def host_name() -> str:
-    """Return this host's name: the one that the launcher uses, or the system's."""
+    """Return this host's name: from the launcher, or from the system."""
     return os.environ.get("PRIMUS_NODE") or platform.node()
 
 
@@ -81,7 +84,7 @@ def now() -> str:
 
 
 def versions() -> dict[str, str | None]:
-    """Return the versions that a speed may depend on; None where there is none, or none can be found."""
+    """Return the versions that can affect the speed; None for a version that was not found."""
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -93,7 +96,7 @@ def versions() -> dict[str, str | None]:
 
 
 def surroundings() -> dict[str, Any]:
-    """Return when, where and with which versions a training run ended."""
+    """Return time, host, world size and versions of a training run."""
     return {"finished": now(), "host": platform.node(), "world_size": int(os.environ.get("WORLD_SIZE", "1")), **versions()}
 
 
@@ -117,7 +120,7 @@ def thinned(samples: Sequence[float]) -> list[float]:
 
 
 def _driver() -> str | None:
-    """Return the version of the GPU driver that is loaded: both vendors' modules say it in sysfs; one built into the kernel does not."""
+    """Return the version of the loaded GPU driver from sysfs, or None, for example if it is built into the kernel."""
     for module in ("nvidia", "amdgpu"):
         with suppress(OSError):
             return Path(f"/sys/module/{module}/version").read_text("utf-8").strip()
@@ -125,7 +128,7 @@ def _driver() -> str | None:
 
 
 def _git_commit() -> str | None:
-    """Return the commit of these programs, or None where they are no checkout."""
+    """Return the commit of these programs, or None outside a git checkout."""
     try:
         done = subprocess.run(
             ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"],

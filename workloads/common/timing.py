@@ -1,4 +1,4 @@
-"""Timing of what a device does: warm-up, then samples with the device idle on both sides of each."""
+"""Time operations of a device: warm up, then take samples, with the device idle before and after each sample."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ if TYPE_CHECKING:
 
     import torch
 
-# A sample is at least this long: waiting for a GPU costs some ten microseconds, which a short operation must not be charged with.
+# The shortest sample: synchronizing with a GPU takes some ten microseconds, which would distort the time of a short operation.
 LEAST_SAMPLE_S = 0.005
 _MOST_ROUNDS = 1000
 
 
-def time_samples(  # noqa: PLR0913 - how to time, and how ranks keep together
+def time_samples(  # noqa: PLR0913 - timing options, and two callbacks for several ranks
     operation: Callable[[int], object],
     device: torch.device,
     *,
     warm_up: int,
     repeats: int,
-    agree: Callable[[float], float] = lambda value: value,
+    combine: Callable[[float], float] = lambda value: value,
     before: Callable[[], object] = lambda: None,
 ) -> list[float]:
-    """Return the seconds of one operation in each sample; a short operation is done several times in a sample.
+    """Return the seconds per operation of each sample. A sample of a short operation runs it several times.
 
     Args:
-        operation: is given a number that counts up, so that it can take another buffer each time.
-        device: what is waited for.
-        warm_up: operations before the clock starts.
-        repeats: samples.
-        agree: makes one number of the ranks' numbers, where all of them must do as many operations.
-        before: is called before each sample, like a barrier.
+        operation: Called with an increasing number, so that it can use another buffer each time.
+        device: The device to synchronize with.
+        warm_up: Number of operations before the first sample.
+        repeats: Number of samples.
+        combine: Reduces a time over the ranks, so that all ranks run the same number of operations.
+        before: Called before each sample, for example a barrier.
     """
     count = 0
 
@@ -51,6 +51,6 @@ def time_samples(  # noqa: PLR0913 - how to time, and how ranks keep together
         return time.perf_counter() - started
 
     warm_up_s = [sample_s(1) for _ in range(max(2, warm_up))]
-    # The quickest is the least disturbed; the first may have compiled something.
-    rounds = min(_MOST_ROUNDS, max(1, math.ceil(LEAST_SAMPLE_S / max(agree(min(warm_up_s)), 1e-9))))
+    # Use the shortest: the first operation may compile.
+    rounds = min(_MOST_ROUNDS, max(1, math.ceil(LEAST_SAMPLE_S / max(combine(min(warm_up_s)), 1e-9))))
     return [sample_s(rounds) / rounds for _ in range(repeats)]

@@ -1,4 +1,4 @@
-"""Causal attention by the backend that was chosen. Shapes: see model.py."""
+"""Causal attention with a selectable backend. Shapes: see model.py."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def attend(q_BHLC: Tensor, k_BKLC: Tensor, v_BKLC: Tensor, backend: str) -> Tens
 
 
 def require_backend(settings: Settings, device: torch.device) -> None:
-    """Try the chosen backend once with the model's heads.
+    """Run the selected backend once with the shape of the model's heads.
 
     Raises:
-        SettingsError: where this device or this shape has no such backend, with torch's reasons.
+        SettingsError: The backend does not support this device or shape; the message contains torch's reasons.
     """
     model, compute = settings.model, settings.compute
     dtype = torch.bfloat16 if compute.precision == "bf16" else torch.float32
@@ -50,5 +50,5 @@ def require_backend(settings: Settings, device: torch.device) -> None:
         except RuntimeError as error:
             why = "; ".join(str(reason.message).split(" (Triggered")[0].strip() for reason in reasons) or str(error)
             raise SettingsError(
-                f"compute.attention={compute.attention} does not work on {device}: {why}", fix="choose compute.attention=auto"
+                f"compute.attention={compute.attention} does not work on {device}: {why}", fix="set compute.attention=auto"
             ) from error

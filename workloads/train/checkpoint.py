@@ -1,6 +1,6 @@
-"""Saving and restoring the state of a run, over all ranks: asynchronous distributed checkpoints that are complete or not there.
+"""Save and restore the state of a run over all ranks, with asynchronous distributed checkpoints that are committed atomically.
 
-A background thread writes, adds up checksums and commits; it talks to the other ranks over a process group of its own.
+A background thread writes the files, computes checksums and commits. It uses a separate process group.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ _TRIAL_BYTES = 2**20
 
 
 class Checkpoints:
-    """The checkpoints of a run. Every method is called by all ranks together."""
+    """The checkpoints of a run. All ranks must call every method together."""
 
     def __init__(self, folder: Path, settings: CheckpointSettings, group: Group) -> None:
-        """Write below `folder`, which all nodes share."""
+        """Use `folder`, which all nodes share."""
         self.folder = folder
         self.last_step, self.failures, self.last_failure = 0, 0, ""
         self._settings, self._group = settings, group
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._writing: Future[str] | None = None
         self._writing_step = 0
-        # Copies to pinned memory, which it keeps from one checkpoint to the next, and returns when the copy is complete. Not DefaultStager:
-        # that of torch 2.11 clears itself after its first copy, and the second checkpoint fails.
+        # Copies to pinned memory, which it reuses, and returns when the copy is complete. In torch 2.11, DefaultStager clears itself after
+        # the first copy, so the second checkpoint fails.
         self._stager = BlockingAsyncStager(cache_staged_state_dict=group.device.type == "cuda")
 
     @property
@@ -59,7 +59,7 @@ class Checkpoints:
         return "failed" if self.failures else "idle"
 
     def save(self, step: int, model: nn.Module, optimizer: Optimizer, facts: Mapping[str, Any]) -> None:
-        """Write a checkpoint; return when the state is copied, or with `asynchronous` off when it is complete."""
+        """Write a checkpoint. Return when the state is copied, or, without `asynchronous`, when the checkpoint is complete."""
         self.wait()
         self.check()
         problem = self._begin(step)
@@ -88,29 +88,29 @@ class Checkpoints:
         self._note(problem, self._writing_step)
 
     def poll(self) -> None:
-        """Take note of a checkpoint that has been written since; never waits."""
+        """Record the result of a checkpoint that has completed since; never waits."""
         if self._writing is not None and self._writing.done():
             self.wait()
 
     @property
     def exhausted(self) -> bool:
-        """Return whether more checkpoints in a row have failed than are allowed."""
+        """Whether more consecutive checkpoints have failed than allowed."""
         return self.failures > self._settings.failures_allowed
 
     def check(self) -> None:
-        """Stop the run where checkpoints cannot be written.
+        """Check the number of consecutive failures.
 
         Raises:
-            StorageError: after more failures in a row than are allowed.
+            StorageError: More consecutive checkpoints have failed than allowed.
         """
         if self.exhausted:
             raise StorageError(
                 f"{self.failures} checkpoints in a row could not be written to {self.folder}: {self.last_failure}",
-                fix="free space or mend the storage, then start the run again: it resumes from the newest complete checkpoint",
+                fix="free space or repair the storage, then restart the run: it resumes from the newest complete checkpoint",
             )
 
     def close(self) -> None:
-        """End the writer."""
+        """Stop the background thread."""
         self._writer.shutdown(wait=True)
 
     def _begin(self, step: int) -> str:
@@ -128,7 +128,7 @@ class Checkpoints:
         return self._first_of_all(problem)
 
     def _finish(self, written: Future[Any], manifest: files.Manifest) -> str:
-        """Return what went wrong, the same on every rank."""
+        """Complete a checkpoint; return the problem, or an empty string, the same on every rank."""
         partial = files.partial_folder(self.folder, manifest.step)
         sums: dict[str, str] = {}
         try:
@@ -136,13 +136,13 @@ class Checkpoints:
         except (CheckpointException, OSError, RuntimeError) as error:
             problem = _reason(error) + _trial(partial)
         else:
-            problem, sums = _own_checksums(partial, self._group.rank)
-        everyone: list[Any] = [None] * self._group.world_size
-        dist.all_gather_object(everyone, (problem, sums), group=self._group.background)
-        problem = next((text for text, _ in everyone if text), "")
+            problem, sums = _checksums(partial, self._group.rank)
+        of_all: list[Any] = [None] * self._group.world_size
+        dist.all_gather_object(of_all, (problem, sums), group=self._group.background)
+        problem = next((text for text, _ in of_all if text), "")
         if self._group.is_first:
             problem = problem or self._commit(
-                files.Manifest(manifest.step, {k: v for _, part in everyone for k, v in part.items()}, manifest.facts)
+                files.Manifest(manifest.step, {k: v for _, part in of_all for k, v in part.items()}, manifest.facts)
             )
             if problem:
                 files.remove_partial(self.folder, manifest.step)
@@ -150,11 +150,11 @@ class Checkpoints:
 
     def _commit(self, manifest: files.Manifest) -> str:
         try:
-            left = files.commit(self.folder, manifest, keep=self._settings.keep)
+            not_removed = files.commit(self.folder, manifest, keep=self._settings.keep)
         except OSError as error:
             return str(error)
-        if left:
-            print(f"checkpoint: step {manifest.step} is complete; {left}; the next one tries again", flush=True)
+        if not_removed:
+            print(f"checkpoint: step {manifest.step} is complete; {not_removed}; the next checkpoint retries", flush=True)
         return ""
 
     def _note(self, problem: str, step: int) -> None:
@@ -171,22 +171,22 @@ class Checkpoints:
         return box[0]
 
     def _first_of_all(self, problem: str) -> str:
-        everyone: list[Any] = [None] * self._group.world_size
-        dist.all_gather_object(everyone, problem, group=self._group.background)
-        return next((text for text in everyone if text), "")
+        of_all: list[Any] = [None] * self._group.world_size
+        dist.all_gather_object(of_all, problem, group=self._group.background)
+        return next((text for text in of_all if text), "")
 
     def newest_good(self) -> Path | None:
-        """Return the newest checkpoint whose files have the right checksums; rename damaged ones on the way.
+        """Return the newest checkpoint with correct checksums, or None. Rename damaged checkpoints.
 
         Raises:
-            StorageError: where checkpoints cannot be read, or none of those that there are may be used: starting over would lose the run.
+            StorageError: The checkpoints cannot be read, or none of the existing ones is usable; starting over would lose the run.
         """
         while True:
             name, problem = self._newest()
             if problem:
                 raise StorageError(
                     f"{self.folder}: {problem}",
-                    fix="mend the storage or bring back a copy; or start over with checkpoint.resume=never, or from one by its path",
+                    fix="repair the storage or restore a copy; or set checkpoint.resume to never (start over) or to a checkpoint's path",
                 )
             if not name:
                 return None
@@ -196,91 +196,91 @@ class Checkpoints:
                 return path
             aside = self._from_first(str(files.set_aside(path)) if self._group.is_first else "")
             if self._group.is_first:
-                print(f"checkpoint: {path} is damaged ({damage}); it is now {aside}; trying the one before", flush=True)
+                print(f"checkpoint: {path} is damaged ({damage}); renamed to {aside}; trying the previous one", flush=True)
 
     def _newest(self) -> tuple[str, str]:
-        """Return the path of the newest checkpoint, or why there is none though there should be; both are empty where none was written."""
+        """Return the path of the newest checkpoint, and the problem if there should be one. Both are empty if none was written."""
         name = problem = ""
         if self._group.is_first:
             try:
                 candidates = files.complete_checkpoints(self.folder)
                 name = str(candidates[0]) if candidates else ""
-                lost = [] if candidates else files.unusable(self.folder)
-                problem = f"no usable checkpoint is left, only {', '.join(lost)}" if lost else ""
+                unusable = [] if candidates else files.unusable(self.folder)
+                problem = f"no checkpoint is usable, only {', '.join(unusable)} exist" if unusable else ""
             except OSError as error:
                 problem = f"cannot be read: {error}"
         return self._from_first(name), self._from_first(problem)
 
-    def were_resumed_from(self, wanted: str) -> bool:
-        """Return whether the newest checkpoint is of a run that was told to resume from this path, as this one is.
+    def were_resumed_from(self, path: str) -> bool:
+        """Return whether the newest checkpoint was written by a run with this path in `checkpoint.resume`.
 
-        Then it is the same run, started again after a failure: going back to the path each time would repeat the same steps for ever.
+        If so, this is a restart of the same run, which continues from its own checkpoints instead of repeating the steps since the path.
         """
         answer = problem = ""
         if self._group.is_first:
             try:
-                answer = "same" if files.newest_setting(self.folder, "checkpoint", "resume") == wanted else ""
+                answer = "same" if files.newest_setting(self.folder, "checkpoint", "resume") == path else ""
             except (StorageError, OSError) as error:
                 problem = str(error)
         problem = self._from_first(problem)
         if problem:
-            raise StorageError(f"{self.folder}: {problem}", fix="mount the folder of checkpoints, readable for this user")
+            raise StorageError(f"{self.folder}: {problem}", fix="mount the folder, readable for this user")
         return bool(self._from_first(answer))
 
     def damage(self, path: Path) -> str:
-        """Check the files of a checkpoint, each by one rank; return what is wrong, or an empty string.
+        """Check the files of a checkpoint, distributed over the ranks; return the problem, or an empty string.
 
         Raises:
-            StorageError: where a rank cannot read them, which says nothing about the checkpoint.
+            StorageError: A rank cannot read the files, so the state of the checkpoint is unknown.
         """
-        problem = unread = ""
+        problem = unreadable = ""
         try:
             problem = files.damage(path, files.read_manifest(path), part=self._group.rank, parts=self._group.world_size)
         except files.DamagedError as error:
             problem = error.what
         except (StorageError, OSError) as error:
-            unread = f"rank {self._group.rank} on {socket.gethostname()} cannot read it: {error}"
-        problem, unread = self._first_of_all(problem), self._first_of_all(unread)
-        if unread:
+            unreadable = f"rank {self._group.rank} on {socket.gethostname()} cannot read it: {error}"
+        problem, unreadable = self._first_of_all(problem), self._first_of_all(unreadable)
+        if unreadable:
             raise StorageError(
-                f"{path}: {unread}",
-                fix="mount the folder of checkpoints on every node, readable for this user, and name a complete checkpoint, step-NNNNNNNN",
+                f"{path}: {unreadable}",
+                fix="mount the folder on every node, readable for this user, and give the path of a complete checkpoint, step-NNNNNNNN",
             )
         return problem
 
     def require_good(self, path: Path) -> None:
-        """Refuse a checkpoint that is not complete.
+        """Check that a checkpoint is complete.
 
         Raises:
-            StorageError: with what is wrong.
+            StorageError: It is damaged or incomplete.
         """
         problem = self.damage(path)
         if problem:
-            raise StorageError(f"{path}: {problem}", fix="name a complete checkpoint folder, step-NNNNNNNN")
+            raise StorageError(f"{path}: {problem}", fix="give the path of a complete checkpoint, step-NNNNNNNN")
 
     def read(self, path: Path) -> files.Manifest:
-        """Return what a checkpoint says about itself."""
+        """Return the manifest of a checkpoint."""
         return files.read_manifest(path)
 
     def load(self, path: Path, model: nn.Module, optimizer: Optimizer) -> None:
-        """Restore the whole state, on any number of ranks; weight decay and the like are those of the settings, not of the checkpoint."""
+        """Restore the whole state, on any number of ranks. Optimizer options such as weight decay come from the settings."""
         model_state, optimizer_state = get_state_dict(model, optimizer)
-        wanted = deepcopy(optimizer_state["param_groups"])
+        options = deepcopy(optimizer_state["param_groups"])
         state: dict[str, Any] = {"model": model_state, "optimizer": optimizer_state}
         load(state, storage_reader=FileSystemReader(path), process_group=self._group.background)
-        state["optimizer"]["param_groups"] = wanted
+        state["optimizer"]["param_groups"] = options
         set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
         self.last_step = files.read_manifest(path).step
 
     def load_weights(self, path: Path, model: nn.Module) -> None:
-        """Restore the weights alone."""
+        """Restore the weights only."""
         state = {"model": get_model_state_dict(model)}
         load(state, storage_reader=FileSystemReader(path), process_group=self._group.background)
         set_model_state_dict(model, state["model"])
 
 
-def _own_checksums(folder: Path, rank: int) -> tuple[str, dict[str, str]]:
-    """Add up the files that this rank wrote; the first rank's are also the metadata."""
+def _checksums(folder: Path, rank: int) -> tuple[str, dict[str, str]]:
+    """Return a problem, and the checksums of the files that this rank wrote; rank 0 also wrote the metadata."""
     names = [path.name for path in folder.glob(f"__{rank}_*")] + ([".metadata"] if rank == 0 else [])
     try:
         return "", {name: files.checksum(folder / name) for name in names}
@@ -289,18 +289,18 @@ def _own_checksums(folder: Path, rank: int) -> tuple[str, dict[str, str]]:
 
 
 def _trial(folder: Path) -> str:
-    """Write a little by hand after a failure: torch's own message does not say that a disk is full."""
+    """Write a small file after a failure, because torch's message does not report a full disk."""
     try:
         with (folder / f"trial-{os.getpid()}").open("wb") as file:
             file.write(bytes(_TRIAL_BYTES))
             os.fsync(file.fileno())
     except OSError as error:
-        return f"; writing by hand fails, too: {error.strerror}"
+        return f"; writing a test file fails too: {error.strerror}"
     return ""
 
 
 def _reason(error: BaseException) -> str:
-    """Return the cause in a line: a CheckpointException holds one failure a rank, with its traceback."""
+    """Return the cause as one line. A CheckpointException contains one failure per rank, with its traceback."""
     if isinstance(error, CheckpointException) and error.failures:
         rank, (cause, _) = next(iter(sorted(error.failures.items())))
         return f"rank {rank}: {traceback.format_exception_only(cause)[-1].strip()}"

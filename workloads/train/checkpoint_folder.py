@@ -1,14 +1,14 @@
-"""The folder of checkpoints: names, manifests with checksums, `latest`, what is kept. Touches files only; knows nothing of models.
+"""Manage the folder of checkpoints: names, manifests with checksums, `latest`, and removal of old checkpoints.
 
 checkpoints/
-  step-00000020/            complete: its manifest was written last, then the folder got this name
-    __0_0.distcp …          a file or more a rank, by torch.distributed.checkpoint
+  step-00000020/            complete: the manifest is written last, then the folder is renamed
+    __0_0.distcp …          one or more files per rank, by torch.distributed.checkpoint
     .metadata
     manifest.json           step, facts of the run, SHA-256 of every file
-  step-00000030.partial/    being written, or left by a crash
-  step-00000010.corrupt/    a checksum was wrong when it was to be used; kept for inspection
-  step-00000005.….removed/  being removed, or left because a file in it could not be removed
-  latest                    the name of the newest complete one
+  step-00000030.partial/    being written, or left over from a crash
+  step-00000010.corrupt/    a checksum was wrong at resume; kept for inspection
+  step-00000005.….removed/  being removed, or left over because a file could not be removed
+  latest                    the name of the newest complete checkpoint
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _BLOCK_BYTES = 4 * 2**20
 
 
 class DamagedError(StorageError):
-    """A checkpoint could be read, and is not what was written."""
+    """A checkpoint is readable, but its content differs from what was written."""
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a complete checkpoint holds. `files` maps a name to its SHA-256; `facts` are of the run that wrote it."""
+    """The manifest of a complete checkpoint. `files` maps names to SHA-256 sums; `facts` describes the run."""
 
     step: int
     files: Mapping[str, str]
@@ -49,33 +49,33 @@ class Manifest:
 
 
 def step_folder(folder: Path, step: int) -> Path:
-    """Return where a step's checkpoint is, or will be."""
+    """Return the folder of a step's checkpoint."""
     return folder / f"step-{step:08d}"
 
 
 def partial_folder(folder: Path, step: int) -> Path:
-    """Return where a step's checkpoint is while it is written."""
+    """Return the folder of a step's checkpoint while it is written."""
     return step_folder(folder, step).with_suffix(_PARTIAL)
 
 
 def begin(folder: Path, step: int) -> None:
-    """Make an empty folder to write into; what a crash left unfinished is removed."""
+    """Create an empty folder for a checkpoint; remove leftovers of a crash."""
     folder.mkdir(parents=True, exist_ok=True)
-    for left in (*folder.glob(f"step-*{_PARTIAL}"), *folder.glob(f"step-*{_REMOVED}")):
-        _remove(left)
+    for leftover in (*folder.glob(f"step-*{_PARTIAL}"), *folder.glob(f"step-*{_REMOVED}")):
+        _remove(leftover)
     partial_folder(folder, step).mkdir()
 
 
 def commit(folder: Path, manifest: Manifest, *, keep: int) -> str:
-    """Make a written checkpoint the latest one, and remove those beyond `keep`.
+    """Make a written checkpoint the latest one, and remove the oldest ones beyond `keep`.
 
     Returns:
-        What could not be removed, or an empty string: somebody who still reads an old checkpoint does not spoil the new one.
+        The first failed removal, or an empty string. A reader of an old checkpoint must not fail the new one.
     """
     partial, final = partial_folder(folder, manifest.step), step_folder(folder, manifest.step)
     text = json.dumps({"format": FORMAT, "step": manifest.step, "facts": manifest.facts, "files": manifest.files}, indent=1)
     replace_text(partial / _MANIFEST, text + "\n")
-    replaced = _removed(final) if final.exists() else None  # of a branch that was left when the run was resumed from before it
+    replaced = _removed(final) if final.exists() else None  # from before the run was resumed at an earlier step
     if replaced:
         final.rename(replaced)
     partial.rename(final)
@@ -90,9 +90,9 @@ def _removed(path: Path) -> Path:
 
 
 def _remove(path: Path) -> str:
-    """Remove a folder, under another name first, so that half of it is no checkpoint; return why something of it is left.
+    """Remove a folder; return the problem, or an empty string. Rename it first, so that a partial removal leaves no checkpoint.
 
-    NFS keeps a file that a process of another client has open, and the folder with it.
+    On NFS, a file that another client has open, and its folder, cannot be removed.
     """
     try:
         target = path if path.suffix == _REMOVED else path.rename(_removed(path))
@@ -103,13 +103,13 @@ def _remove(path: Path) -> str:
 
 
 def complete_checkpoints(folder: Path) -> list[Path]:
-    """Return the checkpoints that may be used: the one named by `latest`, then older ones, newest first.
+    """Return the usable checkpoints: the one named in `latest`, then older ones, newest first.
 
-    Checkpoints newer than `latest` belong to a branch that was left, also after the one that it names was set aside. Where `latest` names
-    none, the step decides.
+    Checkpoints with a higher step than `latest` are from before the run was resumed at an earlier step. Without a valid `latest`, all
+    complete checkpoints are usable.
 
     Raises:
-        OSError: where the folder cannot be read; that is not the same as a folder that is not there.
+        OSError: The folder exists and cannot be read.
     """
     try:
         entries = list(folder.iterdir())
@@ -124,7 +124,7 @@ def complete_checkpoints(folder: Path) -> list[Path]:
 
 
 def unusable(folder: Path) -> list[str]:
-    """Return the names of what was a checkpoint and may not be used: damaged, or of a branch that was left."""
+    """Return the names of checkpoints that are not usable: damaged, or newer than `latest`."""
     usable = {path.name for path in complete_checkpoints(folder)}
     names = sorted(path.name for path in folder.glob("step-*"))
     return [name for name in names if name.endswith(_CORRUPT) or (_NAME.fullmatch(name) and name not in usable)]
@@ -134,15 +134,16 @@ def read_manifest(path: Path) -> Manifest:
     """Read a checkpoint's manifest.
 
     Raises:
-        DamagedError: where it is no manifest.
-        StorageError: where it cannot be read, or is of another format.
+        DamagedError: It is not a manifest.
+        StorageError: It cannot be read, or has another format.
     """
-    fix = "name a complete checkpoint folder, step-NNNNNNNN"
+    fix = "give the path of a complete checkpoint, step-NNNNNNNN"
     try:
         content = json.loads((path / _MANIFEST).read_text("utf-8"))
         if content["format"] != FORMAT:
             raise StorageError(
-                f"{path}: format {content['format']}; this program reads format {FORMAT}", fix="use the program that wrote it"
+                f"{path}: format {content['format']}; this program reads format {FORMAT}",
+                fix="use the version of the program that wrote it",
             )
         return Manifest(content["step"], content["files"], content["facts"])
     except OSError as error:
@@ -152,7 +153,7 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def newest_setting(folder: Path, section: str, name: str) -> object:
-    """Return a setting of the run that wrote the newest checkpoint whose manifest is one; None where there is none."""
+    """Return a setting of the run that wrote the newest checkpoint with a valid manifest, or None."""
     for path in complete_checkpoints(folder):
         try:
             return read_manifest(path).facts["settings"][section][name]
@@ -171,7 +172,7 @@ def checksum(path: Path) -> str:
 
 
 def damage(path: Path, manifest: Manifest, *, part: int, parts: int) -> str:
-    """Compare this part's share of a checkpoint's files with the manifest; return what differs first, or an empty string."""
+    """Compare this part of a checkpoint's files with the manifest; return the first difference, or an empty string."""
     for name in sorted(manifest.files)[part::parts]:
         if not (path / name).is_file():
             return f"{name} is missing"
@@ -181,7 +182,7 @@ def damage(path: Path, manifest: Manifest, *, part: int, parts: int) -> str:
 
 
 def set_aside(path: Path) -> Path:
-    """Rename a damaged checkpoint, so that it is neither used nor counted again."""
+    """Rename a damaged checkpoint, so that it is not used again."""
     target = path.with_suffix(_CORRUPT)
     if target.exists():
         shutil.rmtree(target)
@@ -190,5 +191,5 @@ def set_aside(path: Path) -> Path:
 
 
 def remove_partial(folder: Path, step: int) -> None:
-    """Free what a failed checkpoint took."""
+    """Remove the files of a failed checkpoint."""
     _remove(partial_folder(folder, step))

@@ -1,4 +1,4 @@
-"""Batches by number: what a rank sees follows from the settings, the number of sequences seen before, and the rank; nothing else is stored.
+"""Training batches. A rank's batch depends on the settings, the number of previous sequences, and the rank only.
 
 Shapes: B sequences of a micro-batch, L sequence length.
 """
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from workloads.train.settings import Settings
 
 IGNORED = -100
-"""The target of a position that does not count: the default of cross_entropy."""
+"""The target of an ignored position: the default of cross_entropy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One micro-batch: each position's token and the token that should follow."""
+    """One micro-batch: the tokens, and the expected next tokens."""
 
     tokens_BL: Tensor
     targets_BL: Tensor
@@ -43,29 +43,29 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Which part of each global batch a rank sees, from 0."""
+    """A rank's part of each global batch, counted from 0."""
 
     number: int
     of: int
 
 
 class Samples(Protocol):
-    """Sequences by number. Numbers beyond the end go on with the next epoch."""
+    """Sequences by number. Numbers beyond the end belong to the next epoch."""
 
     def sample(self, number: int) -> tuple[Tensor, Tensor]:
-        """Return the tokens and the targets of a sequence, both of the sequence length."""
+        """Return the tokens and the targets of a sequence."""
         ...
 
 
 class SyntheticSamples:
-    """Made-up sequences with a rule to be learnt: each token follows from the one before, but for one in eight, which is random."""
+    """Synthetic sequences with a rule to learn: each token is a function of the previous one, except one in eight, which is random."""
 
     def __init__(self, vocabulary: int, length: int, seed: int) -> None:
-        """Fix the rule."""
+        """Store the parameters of the rule."""
         self.vocabulary, self.length, self.seed = vocabulary, length, seed
 
     def sample(self, number: int) -> tuple[Tensor, Tensor]:
-        """Make a sequence."""
+        """Generate a sequence."""
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + number)
         noise = torch.randint(self.vocabulary, (self.length + 1,), generator=generator).tolist()
         fresh = (torch.rand(self.length + 1, generator=generator) < 1 / 8).tolist()
@@ -86,11 +86,11 @@ class TextSamples:
         self.ends = list(accumulate(windows))
         if not self.ends[-1]:
             raise DataError(
-                f"{files[0].path}: not one sequence of {length} tokens is in there", fix="prepare more text, or lower train.sequence_length"
+                f"{files[0].path}: not one sequence of {length} tokens", fix="prepare more text, or lower train.sequence_length"
             )
 
     def sample(self, number: int) -> tuple[Tensor, Tensor]:
-        """Cut a window out of its file."""
+        """Read a window from its file."""
         epoch, index = divmod(number, self.ends[-1])
         window = Shuffle(self.ends[-1], self.seed, epoch)[index]
         which = bisect_right(self.ends, window)
@@ -100,10 +100,10 @@ class TextSamples:
 
 
 class ExampleSamples:
-    """Prompts with responses, one a sequence: only the response's tokens are targets."""
+    """Prompts with responses, one per sequence. Only the tokens of the response are targets."""
 
     def __init__(self, files: Sequence[TokenFile], length: int, seed: int) -> None:
-        """Find where each example starts."""
+        """Compute the start of each example."""
         self.files, self.length, self.seed = files, length, seed
         self.lengths = [file.lengths.long() for file in files if file.lengths is not None]
         self.starts = [lengths[:, 1].cumsum(0) - lengths[:, 1] for lengths in self.lengths]
@@ -116,7 +116,7 @@ class ExampleSamples:
             )
 
     def sample(self, number: int) -> tuple[Tensor, Tensor]:
-        """Return an example, padded or cut to the sequence length."""
+        """Return an example, padded or truncated to the sequence length."""
         epoch, index = divmod(number, self.ends[-1])
         example = Shuffle(self.ends[-1], self.seed, epoch)[index]
         which = bisect_right(self.ends, example)
@@ -133,7 +133,7 @@ class ExampleSamples:
 
 
 def open_samples(settings: Settings, *, kind: str) -> Samples:
-    """Open what the settings name; `kind` is `text` or `examples`."""
+    """Open the data in the settings; `kind` is `text` or `examples`."""
     length, seed = settings.train.sequence_length, settings.train.seed
     if settings.data.source == "synthetic":
         return SyntheticSamples(settings.model.vocabulary, length, seed)
@@ -142,10 +142,10 @@ def open_samples(settings: Settings, *, kind: str) -> Samples:
 
 
 class Batches:
-    """The micro-batches of each step for one data rank, read ahead by a thread."""
+    """The micro-batches of each step for one data rank, prefetched by a thread."""
 
     def __init__(self, samples: Samples, settings: Settings, part: Part, *, steps: int, first_sequence: int) -> None:
-        """Provide for so many steps, beginning with the sequence of this number."""
+        """Prepare `steps` steps, starting at the sequence with this number."""
         self._samples = samples
         self._global, self._micro = settings.train.global_batch, settings.train.micro_batch
         self._share = settings.train.global_batch // part.of
@@ -156,7 +156,7 @@ class Batches:
         self._waiting: deque[Future[list[Batch]]] = deque()
 
     def next_step(self) -> list[Batch]:
-        """Return the micro-batches of the next step; wait for them where reading is slower than training."""
+        """Return the micro-batches of the next step; wait if they are not prefetched yet."""
         while len(self._waiting) <= self._ahead and self._next < self._end:
             self._waiting.append(self._reader.submit(self._read, self._next))
             self._next += self._global

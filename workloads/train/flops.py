@@ -1,9 +1,8 @@
-"""How much arithmetic a token costs, and what share of the device's peak that is.
+"""Model FLOPs per token.
 
-Model FLOPs a token = 6 N + 12 L H Q T: PaLM, arXiv:2204.02311, appendix B. N parameters, L layers, H heads, Q width of a head,
-T sequence length. N leaves out the input embedding, which is a look-up, and experts that do not see the token. As in that paper the
-attention term is not halved for the causal mask, and what `recompute` does again is not counted: the number says how fast the model is
-trained, not how busy the device is.
+FLOPs per token = 6 N + 12 L H Q T: PaLM, arXiv:2204.02311, appendix B. N parameters, L layers, H heads, Q width of a head, T sequence
+length. N excludes the input embedding, which is a look-up, and experts that do not process the token. As in that paper, the attention term
+is not halved for the causal mask, and recomputation does not count: the number measures the training speed, not the device's utilization.
 """
 
 from __future__ import annotations

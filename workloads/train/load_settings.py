@@ -1,4 +1,4 @@
-"""Configuration files and `key=value` arguments in, frozen settings out: every problem at once, each with its place and its mending."""
+"""Merge configuration files and `key=value` arguments into settings. Report all problems at once, each with its location and fix."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ PRESETS = Path(__file__).resolve().parents[1] / "presets"
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """One value as the user gave it; `place` is `file:line` or `argument`."""
+    """One value from the user. `location` is `file:line` or `argument`."""
 
     key: str
     value: Any
-    place: str
+    location: str
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """One setting that exists."""
+    """One existing setting."""
 
     key: str
     kind: Any
@@ -50,10 +50,10 @@ def known_settings(kind: type[Any] = Settings, prefix: str = "") -> Iterator[Kno
 
 
 def load_settings(files: Sequence[str], arguments: Sequence[str]) -> Settings:
-    """Merge files and then arguments over the defaults; a later value wins.
+    """Return the settings: arguments override files, later files override earlier ones, and files override the defaults.
 
     Raises:
-        SettingsError: with every value that is unknown or of the wrong type.
+        SettingsError: Settings are unknown or have values of the wrong type.
     """
     known = {entry.key: entry for entry in known_settings()}
     given = [value for file in files for value in _read_file(find_file(file))] + [_read_argument(argument) for argument in arguments]
@@ -63,15 +63,15 @@ def load_settings(files: Sequence[str], arguments: Sequence[str]) -> Settings:
         try:
             values[entry.key] = _convert(entry, known)
         except SettingsError as error:
-            problems.append(f"{entry.place}: {error.what}\n  fix: {error.fix}")
+            problems.append(f"{entry.location}: {error.what}\n  fix: {error.fix}")
     if problems:
-        raise SettingsError("\n".join(problems), fix="mend each line above; `--help` lists every setting; nothing was started")
+        raise SettingsError("\n".join(problems), fix="correct each line above; `--help` lists every setting; nothing was started")
     settings: Settings = _build(Settings, values)
     return settings
 
 
 def find_file(name: str) -> Path:
-    """Return the file of this path, or the preset of this name."""
+    """Return the file with this path, or the preset with this name."""
     path = Path(name)
     if path.is_file():
         return path
@@ -86,34 +86,32 @@ def _read_file(path: Path) -> list[Given]:
         try:
             tree = json.loads(path.read_text("utf-8"))
         except ValueError as error:
-            raise SettingsError(f"{path}: not JSON: {error}", fix="mend the file") from error
+            raise SettingsError(f"{path}: not JSON: {error}", fix="correct the file") from error
         if not isinstance(tree, dict):
             raise SettingsError(f"{path}: the file is not a mapping", fix='write {"section": {"name": value}}')
         return list(_walk_json(tree, "", str(path)))
     return _read_yaml(path)
 
 
-def _walk_json(tree: dict[str, Any], prefix: str, place: str) -> Iterator[Given]:
+def _walk_json(tree: dict[str, Any], prefix: str, location: str) -> Iterator[Given]:
     for key, value in tree.items():
         if isinstance(value, dict):
-            yield from _walk_json(value, f"{prefix}{key}.", place)
+            yield from _walk_json(value, f"{prefix}{key}.", location)
         else:
-            yield Given(f"{prefix}{key}", value, place)
+            yield Given(f"{prefix}{key}", value, location)
 
 
 def _read_yaml(path: Path) -> list[Given]:
     try:
-        import yaml  # noqa: PLC0415 - a .json configuration must work where only torch is installed
+        import yaml  # noqa: PLC0415 - JSON configurations work without PyYAML
     except ImportError as error:
-        raise SettingsError(
-            f"{path}: PyYAML is not installed here", fix="pip install PyYAML, or give the configuration as .json"
-        ) from error
+        raise SettingsError(f"{path}: PyYAML is not installed", fix="pip install PyYAML, or use a JSON configuration") from error
     loader = yaml.SafeLoader(path.read_text("utf-8"))
     try:
         node = loader.get_single_node()
         return [] if node is None else list(_walk_yaml(loader, node, "", path))
     except yaml.YAMLError as error:
-        raise SettingsError(f"{path}: not YAML: {error}", fix="mend the file") from error
+        raise SettingsError(f"{path}: not YAML: {error}", fix="correct the file") from error
     finally:
         loader.dispose()
 
@@ -123,22 +121,22 @@ def _walk_yaml(loader: Any, node: Any, prefix: str, path: Path) -> Iterator[Give
         raise SettingsError(
             f"{path}:{node.start_mark.line + 1}: {prefix or 'the file'} is not a mapping", fix="write `section:` and below it `name: value`"
         )
-    seen: set[str] = set()
+    keys: set[str] = set()
     for key_node, value_node in node.value:
-        key, place = f"{prefix}{key_node.value}", f"{path}:{key_node.start_mark.line + 1}"
-        if key in seen:
-            raise SettingsError(f"{place}: {key} is there twice", fix="keep one of the two")
-        seen.add(key)
+        key, location = f"{prefix}{key_node.value}", f"{path}:{key_node.start_mark.line + 1}"
+        if key in keys:
+            raise SettingsError(f"{location}: {key} is set twice", fix="remove one of the two lines")
+        keys.add(key)
         if value_node.id == "mapping":
             yield from _walk_yaml(loader, value_node, f"{key}.", path)
         else:
-            yield Given(key, loader.construct_object(value_node, deep=True), place)
+            yield Given(key, loader.construct_object(value_node, deep=True), location)
 
 
 def _read_argument(argument: str) -> Given:
     key, equals, value = argument.partition("=")
     if not equals:
-        raise SettingsError(f"argument {argument!r}: no `=` in it", fix="write key=value, for example train.steps=100")
+        raise SettingsError(f"argument {argument!r}: `=` is missing", fix="write key=value, for example train.steps=100")
     return Given(key, value, f"argument {argument!r}")
 
 
@@ -169,7 +167,7 @@ def _convert_value(given: Given, kind: Any) -> Any:
     if kind is str:
         if isinstance(value, str | int | float):
             return str(value)
-        raise SettingsError(f"{given.key} is {value!r}", fix='give a string; "" is the empty one')
+        raise SettingsError(f"{given.key} is {value!r}", fix='give a string; "" for an empty one')
     if kind is bool:
         return _convert_bool(given)
     return _convert_number(given, kind)
@@ -184,16 +182,16 @@ def _convert_bool(given: Given) -> bool:
 
 
 def _convert_number(given: Given, kind: type[int | float]) -> int | float:
-    """Convert a number; YAML 1.1 reads 3e-4 as a string, so strings that are numbers count."""
-    wanted = {int: "a whole number", float: "a number"}[kind]
+    """Convert a number. Strings are accepted, because YAML 1.1 reads 3e-4 as a string."""
+    expected = {int: "a whole number", float: "a number"}[kind]
     if isinstance(given.value, bool) or (kind is int and isinstance(given.value, float)):
-        raise SettingsError(f"{given.key} is {given.value!r}", fix=f"give {wanted}")
+        raise SettingsError(f"{given.key} is {given.value!r}", fix=f"give {expected}")
     try:
         number = kind(given.value)
     except (TypeError, ValueError):
-        raise SettingsError(f"{given.key} is {given.value!r}", fix=f"give {wanted}") from None
+        raise SettingsError(f"{given.key} is {given.value!r}", fix=f"give {expected}") from None
     if not math.isfinite(number):
-        raise SettingsError(f"{given.key} is {given.value!r}", fix=f"give {wanted}")
+        raise SettingsError(f"{given.key} is {given.value!r}", fix=f"give {expected}")
     return number
 
 
@@ -210,7 +208,7 @@ def _build(kind: type[Any], values: dict[str, Any], prefix: str = "") -> Any:
 
 
 def value_of(tree: Mapping[str, Any], key: str) -> Any:
-    """Return what a tree of settings holds under a dotted key, or None."""
+    """Return the value of a dotted key in a tree of settings, or None."""
     value: Any = tree
     for part in key.split("."):
         value = value.get(part) if isinstance(value, dict) else None
@@ -218,7 +216,7 @@ def value_of(tree: Mapping[str, Any], key: str) -> Any:
 
 
 def kind_name(kind: Any) -> str:
-    """Return a setting's type as the help shows it."""
+    """Return a setting's type for the help."""
     if get_origin(kind) is Literal:
         return " | ".join(get_args(kind))
     return "list of strings" if isinstance(kind, types.GenericAlias) else str(kind.__name__)

@@ -1,4 +1,4 @@
-"""The training loop: resume, step by step, checkpoint, stop. Read it from top to bottom."""
+"""The training loop: resume, train steps, write checkpoints, stop."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from workloads.common.device import peak_memory_gib, synchronise
 from workloads.common.errors import STOPPED_EARLY, NotFiniteError, SettingsError, StorageError
 from workloads.train.checkpoint import Checkpoints
 from workloads.train.data import Batches, Part
-from workloads.train.drill import Drill
+from workloads.train.fault_injection import FaultInjector
 from workloads.train.load_settings import known_settings, value_of
 from workloads.train.parallel import build_model
 from workloads.train.schedule import learning_rate
-from workloads.train.step import Agreed, Gradients, Here, agree, apply_gradients, compute_gradients, make_optimizer
+from workloads.train.step import GlobalStats, Gradients, LocalStats, apply_gradients, compute_gradients, make_optimizer, reduce_stats
 from workloads.train.telemetry import StepRecord, Telemetry
 
 if TYPE_CHECKING:
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 
 
 class Trainer:
-    """One run on this rank. `step` and `sequence` count what the weights have seen."""
+    """One run on this rank. `step` and `sequence` are the numbers of steps and sequences that the weights were trained on."""
 
     def __init__(self, settings: Settings, folder: Path, group: Group, watchdog: Watchdog, stop: StopRequest) -> None:
-        """Build the model and its optimizer, and take up the state of the newest good checkpoint."""
+        """Build model and optimizer, and load the newest good checkpoint."""
         self.settings, self.folder = settings, folder
         self.group, self.watchdog, self.stop = group, watchdog, stop
-        self.drill = Drill(settings.drill, folder, group.rank)
+        self.fault_injector = FaultInjector(settings.drill, folder, group.rank)
         self.model = build_model(settings, group)
         self.optimizer = make_optimizer(self.model, settings, group.device)
         self.checkpoints = Checkpoints(Path(settings.checkpoint.folder or folder / "checkpoints"), settings.checkpoint, group)
@@ -67,11 +67,11 @@ class Trainer:
         stopped, ended, saving_s = False, time.perf_counter(), 0.0
         while self.step < last and not stopped:
             self._start_clock(startup=self.step + 1 == first)
-            agreed, rate = self._train(batches)
+            stats, rate = self._train(batches)
             started, ended = ended, time.perf_counter()
             if telemetry:
-                telemetry.write(self._record(telemetry, agreed, rate, step_time_s=ended - started, saving_s=saving_s))
-            stopped = agreed.stop_asked and self.step < last
+                telemetry.write(self._record(telemetry, stats, rate, step_time_s=ended - started, saving_s=saving_s))
+            stopped = stats.stop_asked and self.step < last
             self._save_if_due(final=stopped or (self.step == last and self.settings.checkpoint.at_end))
             saving_s = time.perf_counter() - ended
         batches.close()
@@ -80,49 +80,49 @@ class Trainer:
             telemetry.close("stopped early" if stopped else "done")
         return STOPPED_EARLY if stopped else 0
 
-    def _train(self, batches: Batches) -> tuple[Agreed, float]:
-        """Make the next step; return what the ranks agreed on, and the learning rate."""
+    def _train(self, batches: Batches) -> tuple[GlobalStats, float]:
+        """Train one step; return the statistics of all ranks and the learning rate."""
         step = self.step + 1
         torch.manual_seed(step_seed(self.settings.train.seed, step, self.group.data_rank))
         started = time.perf_counter()
         with self.watchdog.phase("data"):
-            self.drill.before(step)
+            self.fault_injector.before(step)
             micro_batches = batches.next_step()
         data_wait_s = time.perf_counter() - started
         with self.watchdog.phase("forward_backward"):
             gradients = self._compute(step, micro_batches)
         with self.watchdog.phase("exchange"):
             self.checkpoints.poll()
-            here = Here(self.stop.asked, self.checkpoints.exhausted, data_wait_s, peak_memory_gib(self.group.device))
-            agreed = agree(gradients, here, self.group)
-        self._check(agreed, step)
+            local = LocalStats(self.stop.received, self.checkpoints.exhausted, data_wait_s, peak_memory_gib(self.group.device))
+            stats = reduce_stats(gradients, local, self.group)
+        self._check(stats, step)
         rate = learning_rate(self.settings.optimizer, step, self.settings.train.steps)
         with self.watchdog.phase("optimizer"):
             apply_gradients(self.model, self.optimizer, gradients, rate=rate, clip_norm=self.settings.train.clip_norm)
             synchronise(self.group.device)
         self.step, self.sequence = step, self.sequence + self.settings.train.global_batch
-        return agreed, rate
+        return stats, rate
 
     def _compute(self, step: int, micro_batches: list[Batch]) -> Gradients:
         gradients = compute_gradients(self.model, micro_batches, self.settings, self.group)
-        return self.drill.spoil(gradients, step)
+        return self.fault_injector.after(gradients, step)
 
-    def _check(self, agreed: Agreed, step: int) -> None:
-        """Stop before the weights take in what is not a number, or when checkpoints cannot be written."""
-        if agreed.checkpoints_exhausted:
+    def _check(self, stats: GlobalStats, step: int) -> None:
+        """Stop before non-finite gradients are applied, or if checkpoints cannot be written."""
+        if stats.checkpoints_exhausted:
             self.checkpoints.wait()
             self.checkpoints.check()
-        if math.isfinite(agreed.loss) and math.isfinite(agreed.grad_norm):
+        if math.isfinite(stats.loss) and math.isfinite(stats.grad_norm):
             return
         self.checkpoints.wait()
         what = (
-            f"loss is not finite ({agreed.loss}) at step {step}, first on rank {agreed.bad_rank}"
-            if agreed.bad_rank is not None
-            else f"gradient is not finite ({agreed.grad_norm}) at step {step}; the loss is {agreed.loss}"
+            f"loss is not finite ({stats.loss}) at step {step}, first on rank {stats.bad_rank}"
+            if stats.bad_rank is not None
+            else f"gradient is not finite ({stats.grad_norm}) at step {step}; the loss is {stats.loss}"
         )
         raise NotFiniteError(
             f"{what}; the newest checkpoint is of step {self.checkpoints.last_step}",
-            fix="resume with a lower optimizer.lr or train.clip_norm; where it is always the same node, take that node out and test it",
+            fix="resume with a lower optimizer.lr or train.clip_norm; if it is always the same node, drain and check that node",
         )
 
     def _save_if_due(self, *, final: bool) -> None:
@@ -138,32 +138,32 @@ class Trainer:
         if self.checkpoints.last_step != self.step:
             raise StorageError(
                 f"the last checkpoint could not be written to {self.checkpoints.folder}: {self.checkpoints.last_failure}",
-                fix="free space or mend the storage, then start the run again: it resumes from the newest complete checkpoint",
+                fix="free space or repair the storage, then restart the run: it resumes from the newest complete checkpoint",
             )
 
     def _resume(self) -> None:
-        """Take up where the newest good checkpoint ends, or the weights of another run, or nothing."""
-        wanted, start_from = self.settings.checkpoint.resume, self.settings.checkpoint.start_from
+        """Load the newest good checkpoint, or the weights of another run, or nothing."""
+        resume, start_from = self.settings.checkpoint.resume, self.settings.checkpoint.start_from
         path = None
-        if wanted == "auto" or (wanted != "never" and self.checkpoints.were_resumed_from(wanted)):
+        if resume == "auto" or (resume != "never" and self.checkpoints.were_resumed_from(resume)):
             path = self.checkpoints.newest_good()
-        elif wanted != "never":
-            path = Path(wanted)
+        elif resume != "never":
+            path = Path(resume)
             self.checkpoints.require_good(path)
         if path:
             manifest = self.checkpoints.read(path)
             self._compare(manifest.facts["settings"], path)
             self.checkpoints.load(path, self.model, self.optimizer)
             self.step, self.sequence = manifest.step, manifest.facts["sequence"]
-            self._say(f"resumed from {path}: step {self.step}, sequence {self.sequence}, written by {manifest.facts['world_size']} ranks")
+            self._print(f"resumed from {path}: step {self.step}, sequence {self.sequence}, written by {manifest.facts['world_size']} ranks")
         elif start_from:
             self.checkpoints.require_good(Path(start_from))
             self._compare(self.checkpoints.read(Path(start_from)).facts["settings"], Path(start_from))
             self.checkpoints.load_weights(Path(start_from), self.model)
-            self._say(f"weights from {start_from}")
+            self._print(f"weights from {start_from}")
 
     def _compare(self, before: Mapping[str, Any], path: Path) -> None:
-        """Refuse a checkpoint of another model; say what else has changed since it was written."""
+        """Raise an error for a checkpoint of another model; print the other settings that changed."""
         changed = []
         for known in known_settings():
             old, new = value_of(before, known.key), value_of(asdict(self.settings), known.key)
@@ -174,10 +174,10 @@ class Trainer:
         ]
         if other_model:
             raise SettingsError(
-                f"{path} is of another model: {', '.join(other_model)}", fix="set these as they were, or give the run a new folder"
+                f"{path} is of another model: {', '.join(other_model)}", fix="restore these settings, or use a new folder for the run"
             )
         if changed:
-            self._say(f"changed since {path.name}: {', '.join(changed)}")
+            self._print(f"changed since {path.name}: {', '.join(changed)}")
 
     def _facts(self) -> dict[str, Any]:
         return {
@@ -188,19 +188,19 @@ class Trainer:
             "settings": asdict(self.settings),
         }
 
-    def _record(self, telemetry: Telemetry, agreed: Agreed, rate: float, *, step_time_s: float, saving_s: float) -> StepRecord:
+    def _record(self, telemetry: Telemetry, stats: GlobalStats, rate: float, *, step_time_s: float, saving_s: float) -> StepRecord:
         return StepRecord(
             time=datetime.now(UTC).isoformat(timespec="milliseconds"),
             step=self.step,
-            loss=agreed.loss,
-            balance_loss=agreed.balance_loss if self.settings.model.experts else None,
-            grad_norm=agreed.grad_norm,
+            loss=stats.loss,
+            balance_loss=stats.balance_loss if self.settings.model.experts else None,
+            grad_norm=stats.grad_norm,
             learning_rate=rate,
             tokens=self.sequence * self.settings.train.sequence_length,
             step_time_s=step_time_s,
-            data_wait_s=agreed.data_wait_s,
+            data_wait_s=stats.data_wait_s,
             checkpoint_wait_s=saving_s,
-            memory_peak_gib=agreed.memory_peak_gib,
+            memory_peak_gib=stats.memory_peak_gib,
             checkpoint=self.checkpoints.state,
             checkpoint_step=self.checkpoints.last_step,
             checkpoint_failures=self.checkpoints.failures,
@@ -212,11 +212,11 @@ class Trainer:
         limit_s = max(limits.startup_timeout_s, limits.step_timeout_s) if startup else limits.step_timeout_s
         self.watchdog.progress(self.step + 1, limit_s=limit_s if limits.step_timeout_s else 0.0)
 
-    def _say(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         if self.group.is_first:
             print(text, flush=True)
 
 
 def step_seed(seed: int, step: int, data_rank: int) -> int:
-    """Return the seed of what is drawn at random in a step: a resumed run draws the same, and no state has to be kept."""
+    """Return the random seed of a step. It depends on the step only, so a resumed run needs no random state."""
     return ((seed * 1_000_003 + step) * 1_000_003 + data_rank) % 2**63

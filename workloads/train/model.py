@@ -1,7 +1,7 @@
 """A Llama-style transformer: RMSNorm, rotary embedding, grouped-query attention, SwiGLU; dense, or with experts (moe.py).
 
-Shapes: B batch, L sequence, D width, V vocabulary, H heads here, K key heads here, C width of a head, F inner width.
-"Here" is this rank: with tensor parallelism a rank holds some of the heads.
+Shapes: B batch, L sequence, D width, V vocabulary, H heads, K key heads, C width of a head, F inner width. With tensor parallelism, H and K
+are the numbers of heads on this rank.
 Architecture: "The Llama 3 Herd of Models", arXiv:2407.21783, section 3.2.
 """
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 INIT_STD = 0.02
 
-# What `recompute: selective` keeps: the costly operations, by their names in torch's dispatcher. All else of a block is computed again.
-_KEPT = frozenset(
+# Expensive operations whose results `recompute: selective` saves, by their names in torch's dispatcher.
+_SAVED = frozenset(
     {
         "aten.mm.default",
         "aten.bmm.default",
@@ -40,7 +40,7 @@ class Attention(nn.Module):
     """Causal self-attention with rotary positions."""
 
     def __init__(self, model: ModelSettings, backend: str) -> None:
-        """Make the four matrices."""
+        """Create the four matrices."""
         super().__init__()
         self.head_width = model.width // model.heads
         self.backend = backend
@@ -50,7 +50,7 @@ class Attention(nn.Module):
         self.output = nn.Linear(model.heads * self.head_width, model.width, bias=False)
 
     def forward(self, x_BLD: Tensor, rope_LC: Tensor) -> Tensor:
-        """Mix every position with those before it."""
+        """Return the attention output of each position."""
         q_BHLC, k_BKLC, v_BKLC = (
             layer(x_BLD).unflatten(-1, (-1, self.head_width)).transpose(1, 2) for layer in (self.query, self.key, self.value)
         )
@@ -63,23 +63,23 @@ class FeedForward(nn.Module):
     """SwiGLU: a gated feed-forward network."""
 
     def __init__(self, model: ModelSettings) -> None:
-        """Make the three matrices."""
+        """Create the three matrices."""
         super().__init__()
         self.gate = nn.Linear(model.width, model.ffn_width, bias=False)
         self.up = nn.Linear(model.width, model.ffn_width, bias=False)
         self.down = nn.Linear(model.ffn_width, model.width, bias=False)
 
     def forward(self, x_BLD: Tensor) -> Tensor:
-        """Map each position for itself."""
+        """Return the output of each position."""
         y_BLD: Tensor = self.down(functional.silu(self.gate(x_BLD)) * self.up(x_BLD))
         return y_BLD
 
 
 class Block(nn.Module):
-    """Attention and feed-forward, each behind a norm and beside a residual."""
+    """Attention and feed-forward network, each with a norm and a residual connection."""
 
     def __init__(self, model: ModelSettings, compute: ComputeSettings) -> None:
-        """Make the parts; `compute.recompute` says what the backward pass computes again."""
+        """Create the parts. `compute.recompute` selects the activations that the backward pass recomputes."""
         super().__init__()
         self.attention_norm = nn.RMSNorm(model.width, eps=model.norm_eps)
         self.attention = Attention(model, compute.attention)
@@ -110,7 +110,7 @@ class Transformer(nn.Module):
     """The whole model: tokens in, logits and the balance loss out."""
 
     def __init__(self, model: ModelSettings, compute: ComputeSettings) -> None:
-        """Make the modules; `materialise` gives them memory and values."""
+        """Create the modules. `materialise` allocates and initializes them."""
         super().__init__()
         self.settings = model
         self.embedding = nn.Embedding(model.vocabulary, model.width)
@@ -137,20 +137,20 @@ def rotary_angles(model: ModelSettings, length: int, device: torch.device) -> Te
 
 
 def rotate(x_BHLC: Tensor, angles_LC: Tensor) -> Tensor:
-    """Turn each pair (first half, second half) of a head's values by its angle."""
+    """Rotate each pair (first half, second half) of a head's values by its angle."""
     first, second = x_BHLC.float().chunk(2, dim=-1)
     cosine, sine = angles_LC.cos(), angles_LC.sin()
     return torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=-1).to(x_BHLC.dtype)
 
 
 def materialise(module: nn.Module, device: torch.device, *, seed: int, name: str, layers: int) -> None:
-    """Give a module on the meta device memory and its initial values.
+    """Allocate a module from the meta device and set its initial values.
 
-    Each parameter's values follow from the seed and its name alone: every way to shard the model starts from the same weights.
+    The values of a parameter depend on the seed and its name only, so every sharding starts from the same weights.
     """
     module.to_empty(device=device)
     for key, parameter in module.named_parameters(prefix=name):
-        # GPT-2's rule: what adds to the residual starts smaller, by the number of times that it is added.
+        # As in GPT-2: scale down matrices that add to the residual, by the number of additions.
         std = INIT_STD / (2 * layers) ** 0.5 if key.endswith(("attention.output.weight", "down.weight", "down_EFD")) else INIT_STD
         generator = torch.Generator(device).manual_seed(_seed_of(seed, key))
         with torch.no_grad():
@@ -168,4 +168,4 @@ def _seed_of(seed: int, name: str) -> int:
 
 
 def _keep_costly(_context: object, operation: object, *_arguments: object, **_options: object) -> CheckpointPolicy:
-    return CheckpointPolicy.MUST_SAVE if str(operation) in _KEPT else CheckpointPolicy.PREFER_RECOMPUTE
+    return CheckpointPolicy.MUST_SAVE if str(operation) in _SAVED else CheckpointPolicy.PREFER_RECOMPUTE

@@ -1,6 +1,6 @@
-"""A mixture of experts: a router sends each token to a few of the feed-forward networks.
+"""Mixture of experts: a router sends each token to some of the feed-forward networks.
 
-Shapes: B batch, L sequence, D width, N = B x L tokens, E experts, S experts a token, F inner width of an expert.
+Shapes: B batch, L sequence, D width, N = B x L tokens, E experts, S experts per token, F inner width of an expert.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 class Experts(nn.Module):
-    """SwiGLU experts behind a softmax router; no token is dropped."""
+    """SwiGLU experts with a softmax router; no token is dropped."""
 
     def __init__(self, model: ModelSettings) -> None:
-        """Make the router and one tensor a matrix for all experts, so that FSDP shards across experts."""
+        """Create the router, and one tensor per matrix for all experts, so that FSDP shards across experts."""
         super().__init__()
         self.per_token = model.experts_per_token
         self.router = nn.Linear(model.width, model.experts, bias=False)

@@ -1,4 +1,4 @@
-"""Spreading the model over the ranks: tensor parallelism, compilation, DDP or FSDP2, in this order, block by block."""
+"""Distribute the model over the ranks: tensor parallelism, compilation, DDP or FSDP2, in this order, block by block."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from workloads.common.process_group import Group
     from workloads.train.settings import Settings
 
-# Activations between blocks are split along the sequence, so that norms and residuals are shared out, too
+# Activations between blocks are split along the sequence, so that norms and residuals are distributed too
 # (sequence parallelism: arXiv:2205.05198, section 4.2.2).
 _BLOCK_PLAN: dict[str, ParallelStyle] = {
     "attention_norm": SequenceParallel(),
@@ -50,9 +50,9 @@ _ROOT_PLAN: dict[str, ParallelStyle] = {
 
 
 def build_model(settings: Settings, group: Group) -> nn.Module:
-    """Make the model with its initial values, spread over the ranks.
+    """Build the model with its initial values, distributed over the ranks.
 
-    A block gets memory, values and its shards before the next one is touched: a rank never holds more than its shards and one block.
+    Each block is allocated, initialized and sharded before the next one, so that a rank stores its shards and one block at most.
     """
     with torch.device("meta"):
         model = Transformer(settings.model, settings.compute)
@@ -69,7 +69,7 @@ def build_model(settings: Settings, group: Group) -> nn.Module:
     if settings.parallel.tensor > 1:
         parallelize_module(model, group.mesh["tensor"], _ROOT_PLAN)
     if settings.parallel.strategy == "fsdp":
-        # What the root holds itself is needed again at once: the backward pass starts with it.
+        # The backward pass starts with the root's own weights.
         _shard(model, settings, group, reshard=False)
         return model
     return DistributedDataParallel(model, process_group=group.mesh["data"].get_group(), gradient_as_bucket_view=True)
@@ -80,17 +80,17 @@ def _materialise(module: nn.Module, settings: Settings, group: Group, name: str)
 
 
 def _shard(module: nn.Module, settings: Settings, group: Group, *, reshard: bool) -> None:
-    # Arithmetic in bf16, but gradients are added up over the ranks in fp32. What goes into a block is not cast: activations are bf16
-    # already, and bf16 angles of rotary positions would be off by whole radians from position 512 on (8 bits of precision).
+    # Arithmetic in bf16; gradients are summed over the ranks in fp32. Inputs of a block are not cast: activations are bf16 already, and
+    # rotary angles in bf16 (8 bits of precision) would be wrong by whole radians from position 512.
     bf16 = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
     kept = bf16 if settings.compute.precision == "bf16" else MixedPrecisionPolicy()
     fully_shard(module, mesh=group.mesh["data"], mp_policy=kept, reshard_after_forward=reshard)
 
 
 def gradient_sync(model: nn.Module, *, last: bool) -> AbstractContextManager[object]:
-    """Return the context of one micro-batch: DDP exchanges gradients only in the last one of a step.
+    """Return the context of one micro-batch: DDP exchanges gradients only in the last micro-batch of a step.
 
-    FSDP exchanges them in each: keeping the whole gradient on every rank would cost the memory that sharding saves.
+    FSDP exchanges them in each micro-batch: storing the whole gradient on every rank would use the memory that sharding saves.
     """
     if isinstance(model, DistributedDataParallel) and not last:
         return cast("AbstractContextManager[object]", model.no_sync())
@@ -98,12 +98,12 @@ def gradient_sync(model: nn.Module, *, last: bool) -> AbstractContextManager[obj
 
 
 def arithmetic(settings: Settings, group: Group, model: nn.Module) -> AbstractContextManager[object]:
-    """Return the context of forward passes: autocast to bf16 where FSDP does not do it."""
+    """Return the context of forward passes: autocast to bf16, unless FSDP casts."""
     if settings.compute.precision == "bf16" and not isinstance(model, FSDPModule):
         return torch.autocast(group.device.type, torch.bfloat16)
     return nullcontext()
 
 
 def split_loss(settings: Settings) -> AbstractContextManager[object]:
-    """Return the context of loss and backward pass: with tensor parallelism each rank keeps its part of the vocabulary."""
+    """Return the context of loss and backward pass: with tensor parallelism, each rank has a part of the vocabulary."""
     return cast("AbstractContextManager[object]", loss_parallel()) if settings.parallel.tensor > 1 else nullcontext()

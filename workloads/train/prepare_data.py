@@ -1,8 +1,8 @@
-"""Turn text into a data set for training: `prepare_data.py text --out DIR/NAME FILE…` or `prepare_data.py examples --out DIR/NAME FILE…`.
+"""Convert text to a data set for training: `prepare_data.py text --out DIR/NAME FILE…` or `prepare_data.py examples --out DIR/NAME FILE…`.
 
-text: plain files are one document each; of a .jsonl file each line is one, in its field `text`.
-examples: .jsonl with `prompt` and `response`.
-The tokenizer is bytes (no vocabulary to fetch: 256 values and an end-of-text token), or a `tokenizer.json` of the `tokenizers` package.
+text: each plain file is one document; in a .jsonl file, each line is one document, in the field `text`.
+examples: .jsonl files with the fields `prompt` and `response`.
+Tokenizer: bytes (256 values and an end-of-text token), or a `tokenizer.json` of the package `tokenizers`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 if not __package__:
-    # Started by path: Python put this folder in front, whose names are no modules of their own; the root is wanted.
+    # Started by path: replace this folder in sys.path by the root.
     sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 from workloads.common.errors import DataError, WorkloadError
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Tokenizer:
-    """Text in, tokens out; `name` says which one, with the checksum of its file."""
+    """A tokenizer. `name` contains the checksum of its file."""
 
     name: str
     vocabulary: int
@@ -46,16 +46,14 @@ def load_tokenizer(path: str, end_of_text: str) -> Tokenizer:
     try:
         tokenizers = importlib.import_module("tokenizers")
     except ImportError as error:
-        raise DataError(
-            f"{path}: the package tokenizers is not installed here", fix="pip install tokenizers, or leave --tokenizer away"
-        ) from error
+        raise DataError(f"{path}: the package tokenizers is not installed", fix="pip install tokenizers, or omit --tokenizer") from error
     loaded = tokenizers.Tokenizer.from_file(path)
     end = loaded.token_to_id(end_of_text)
     if end is None:
-        raise DataError(f"{path}: no token {end_of_text}", fix="name its end-of-text token with --end-of-text")
+        raise DataError(f"{path}: no token {end_of_text}", fix="set its end-of-text token with --end-of-text")
     digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()
-    # Numbers may have gaps, so that there are fewer tokens than the largest says. What a tokenizer puts around a text by itself (a
-    # beginning, an end) is left out: it would stand between prompt and response, and the end is written here.
+    # Token ids may have gaps, so use the largest id. Special tokens that the tokenizer adds to a text (start, end) are omitted: they would
+    # appear between prompt and response, and this program adds the end-of-text token itself.
     vocabulary = max(loaded.get_vocab(with_added_tokens=True).values()) + 1
     return Tokenizer(
         f"{Path(path).name} sha256:{digest[:16]}", vocabulary, end, lambda text: loaded.encode(text, add_special_tokens=False).ids
@@ -63,7 +61,7 @@ def load_tokenizer(path: str, end_of_text: str) -> Tokenizer:
 
 
 def prepare_text(files: Sequence[Path], out: Path, tokenizer: Tokenizer) -> Header:
-    """Write every document's tokens and an end-of-text token behind each."""
+    """Write the tokens of every document, each followed by an end-of-text token."""
     count = 0
     with _new(out, ".tokens") as tokens:
         for document in _documents(files):
@@ -74,30 +72,30 @@ def prepare_text(files: Sequence[Path], out: Path, tokenizer: Tokenizer) -> Head
 
 
 def prepare_examples(files: Sequence[Path], out: Path, tokenizer: Tokenizer, *, longest: int) -> Header:
-    """Write each example's prompt and response, and the lengths of both; leave out those longer than `longest` tokens (0: none)."""
-    count, examples, left_out = 0, 0, 0
+    """Write prompt, response and lengths of every example. Skip examples longer than `longest` tokens (0: no limit)."""
+    count, examples, too_long = 0, 0, 0
     with _new(out, ".tokens") as tokens, _new(out, ".lengths") as lengths:
-        for place, line in _lines(files):
-            prompt, response = (tokenizer.encode(_text(line, field, place)) for field in ("prompt", "response"))
+        for location, line in _lines(files):
+            prompt, response = (tokenizer.encode(_text(line, field, location)) for field in ("prompt", "response"))
             if not prompt or not response:
-                raise DataError(f"{place}: an empty prompt or response", fix="remove the line, or fill it")
+                raise DataError(f"{location}: an empty prompt or response", fix="remove or complete the line")
             total = len(prompt) + len(response) + 1
             if longest and total > longest:
-                left_out += 1
+                too_long += 1
                 continue
             _write(tokens, [*prompt, *response, tokenizer.end_of_text], tokenizer)
             _little_endian(array("i", (len(prompt), total))).tofile(lengths)
             count, examples = count + total, examples + 1
-    if left_out:
-        print(f"left out: {left_out} examples longer than {longest} tokens", file=sys.stderr)
+    if too_long:
+        print(f"skipped {too_long} examples longer than {longest} tokens", file=sys.stderr)
     return _finish(out, "examples", tokenizer, tokens=count, examples=examples)
 
 
 def _documents(files: Sequence[Path]) -> Iterator[str]:
     for path in files:
         if path.suffix == ".jsonl":
-            for place, line in _lines([path]):
-                yield _text(line, "text", place)
+            for location, line in _lines([path]):
+                yield _text(line, "text", location)
         else:
             try:
                 yield path.read_text("utf-8")
@@ -112,13 +110,14 @@ def _lines(files: Sequence[Path]) -> Iterator[tuple[str, object]]:
                 try:
                     yield f"{path}:{number}", json.loads(line.decode())
                 except ValueError as error:
-                    raise DataError(f"{path}:{number}: not JSON in UTF-8: {error}", fix="write one JSON object a line") from error
+                    raise DataError(f"{path}:{number}: not JSON in UTF-8: {error}", fix="write one JSON object per line") from error
 
 
-def _text(line: object, field: str, place: str) -> str:
+def _text(line: object, field: str, location: str) -> str:
     text = line.get(field) if isinstance(line, dict) else None
     if not isinstance(text, str):
-        raise DataError(f"{place}: no string in the field {field!r}", fix="text needs `text`; examples need `prompt` and `response`")
+        fix = "write the field `text` for text, or `prompt` and `response` for examples"
+        raise DataError(f"{location}: no string in the field {field!r}", fix=fix)
     return text
 
 
@@ -127,12 +126,12 @@ def _new(out: Path, suffix: str) -> IO[bytes]:
 
 
 def _unfinished(out: Path, suffix: str) -> Path:
-    """Return where a part is while it is written: a run that has the old file mapped keeps it."""
+    """Return the temporary path of a part: a running training keeps its mapping of the old file."""
     return _part(out, f"{suffix}.new")
 
 
 def _part(out: Path, suffix: str) -> Path:
-    """Return the path of a part; the name may have dots of its own, as in `books.v2`."""
+    """Return the path of a part. The name may contain dots, as in `books.v2`."""
     return out.with_name(out.name + suffix)
 
 
@@ -148,7 +147,7 @@ def _little_endian(values: array[int]) -> array[int]:
 
 def _finish(out: Path, kind: str, tokenizer: Tokenizer, *, tokens: int, examples: int) -> Header:
     if not tokens:
-        raise DataError(f"{out}: nothing to write", fix="give files with text in them")
+        raise DataError(f"{out}: nothing to write", fix="pass files that contain text")
     dtype = "uint16" if tokenizer.vocabulary <= 2**16 else "int32"
     header = Header(FORMAT, kind, dtype, tokens, examples, tokenizer.vocabulary, tokenizer.end_of_text, tokenizer.name)
     _part(out, ".json").unlink(missing_ok=True)
@@ -163,10 +162,10 @@ def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="prepare_data", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kind", choices=("text", "examples"))
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
-    parser.add_argument("--out", type=Path, required=True, help="folder and name of the data set, without ending")
-    parser.add_argument("--tokenizer", help="a tokenizer.json; bytes without")
-    parser.add_argument("--end-of-text", default="<|end_of_text|>", help="its end-of-text token (default: %(default)s)")
-    parser.add_argument("--longest", type=int, default=0, help="leave out examples of more tokens; 0 keeps all")
+    parser.add_argument("--out", type=Path, required=True, help="folder and name of the data set, without suffix")
+    parser.add_argument("--tokenizer", help="a tokenizer.json (default: bytes)")
+    parser.add_argument("--end-of-text", default="<|end_of_text|>", help="the tokenizer's end-of-text token (default: %(default)s)")
+    parser.add_argument("--longest", type=int, default=0, help="skip examples with more tokens; 0: no limit")
     options = parser.parse_args(argv)
     try:
         tokenizer = load_tokenizer(options.tokenizer, options.end_of_text) if options.tokenizer else BYTES
@@ -176,7 +175,7 @@ def main(argv: Sequence[str]) -> int:
         else:
             header = prepare_examples(options.files, options.out, tokenizer, longest=options.longest)
     except OSError as error:
-        print(f"prepare_data: {error}\n  fix: name files that are there and a folder that can be written", file=sys.stderr)
+        print(f"prepare_data: {error}\n  fix: pass existing files, and a writable folder with --out", file=sys.stderr)
         return DataError.exit_code
     except WorkloadError as error:
         print(f"prepare_data: {error.what}\n  fix: {error.fix}", file=sys.stderr)

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 if not __package__:
-    # Started by path: Python put this folder in front, whose names are no modules of their own; the root is wanted.
+    # Started by path: replace this folder in sys.path by the root.
     sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 from workloads.train.program import main

@@ -1,4 +1,4 @@
-"""What pretrain.py and posttrain.py have in common: arguments, settings, start-up, and how a failure is told."""
+"""The main function of pretrain.py and posttrain.py: arguments, settings, start, and error messages."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def main(program: str, kind: str, about: str, argv: Sequence[str]) -> int:
     """Train; return the exit code.
 
     Args:
-        program: its name, for messages.
-        kind: of data: `text` or `examples`.
-        about: what the program does, for the help.
-        argv: the arguments.
+        program: Name of the program, for messages.
+        kind: Kind of data: `text` or `examples`.
+        about: Description, for the help.
+        argv: The arguments.
     """
     options = _parser(program, about).parse_args(argv)
     stop, watchdog = StopRequest(), Watchdog(program=program, rank=own_rank())
@@ -61,7 +61,7 @@ def _train(settings: Settings, kind: str, watchdog: Watchdog, stop: StopRequest)
     folder = Path(os.environ.get("RUN_DIR", "runs/train"))
     folder.mkdir(parents=True, exist_ok=True)
     if settings.watchdog.step_timeout_s:
-        flight_recorder.turn_on()
+        flight_recorder.enable()
         watchdog.start()
         watchdog.progress(0, limit_s=settings.watchdog.startup_timeout_s)
     samples = open_samples(settings, kind=kind)
@@ -75,11 +75,11 @@ def _train(settings: Settings, kind: str, watchdog: Watchdog, stop: StopRequest)
 
 
 def _choose_algorithms(settings: Settings) -> None:
-    """Set what torch keeps for the whole process."""
-    # TF32 where a product of two fp32 matrices is left: https://pytorch.org/docs/stable/notes/cuda.html, "TensorFloat-32"
+    """Set torch's process-wide options."""
+    # TF32 for products of two fp32 matrices: https://pytorch.org/docs/stable/notes/cuda.html, "TensorFloat-32"
     torch.set_float32_matmul_precision("highest" if settings.compute.deterministic else "high")
     if settings.compute.deterministic:
-        # cuBLAS wants its workspace fixed before it starts: https://docs.nvidia.com/cuda/cublas/, "Results reproducibility"
+        # cuBLAS requires this variable before its start: https://docs.nvidia.com/cuda/cublas/, "Results reproducibility"
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(mode=True)
 
@@ -92,8 +92,12 @@ def _parser(program: str, about: str) -> argparse.ArgumentParser:
         prog=program, description=about, epilog=f"settings:\n{settings}", formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--config", action="append", default=[], metavar="FILE", help="YAML or JSON file, or a preset's name; a later one wins"
+        "--config",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="YAML or JSON file, or a preset's name; a later one overrides an earlier one",
     )
-    parser.add_argument("--print-settings", action="store_true", help="print the resolved settings as JSON and do nothing else")
-    parser.add_argument("settings", nargs="*", metavar="key=value", help="wins over files, for example train.steps=100")
+    parser.add_argument("--print-settings", action="store_true", help="print the resolved settings as JSON and exit")
+    parser.add_argument("settings", nargs="*", metavar="key=value", help="override files, for example train.steps=100")
     return parser

@@ -1,4 +1,4 @@
-"""Every setting of a training run: its type, default, unit and meaning. The only place that knows them."""
+"""The settings of a training run: type, default, unit and meaning."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 
 def setting(default: Any, meaning: str) -> Any:
-    """Declare a field whose meaning the help and the manual show."""
+    """Declare a setting. The help shows its meaning."""
     return field(default=default, metadata={"meaning": meaning})
 
 
@@ -18,7 +18,7 @@ def section(kind: type[Any], meaning: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class ModelSettings:
-    """The shape of the model; a checkpoint fits one shape only."""
+    """The shape of the model. A checkpoint can be loaded with the same shape only."""
 
     vocabulary: int = setting(512, "tokens in the vocabulary")
     layers: int = setting(2, "transformer blocks")
@@ -28,141 +28,143 @@ class ModelSettings:
     ffn_width: int = setting(192, "inner width of the feed-forward network, or of one expert")
     rope_theta: float = setting(500000.0, "base of the rotary position embedding")
     norm_eps: float = setting(1e-5, "added to the mean square in RMSNorm")
-    dropout: float = setting(0.0, "share of a block's output dropped in training, 0 to below 1; Llama uses 0")
-    experts: int = setting(0, "experts a block; 0 makes the model dense")
-    experts_per_token: int = setting(2, "experts that see a token (only with `experts`)")
-    balance_weight: float = setting(0.01, "weight of the loss that spreads tokens evenly over experts (only with `experts`)")
+    dropout: float = setting(0.0, "share of a block's output that is dropped in training, 0 to below 1; Llama uses 0")
+    experts: int = setting(0, "experts per block; 0 makes the model dense")
+    experts_per_token: int = setting(2, "experts that process a token (only with `experts`)")
+    balance_weight: float = setting(0.01, "weight of the loss that distributes tokens evenly over experts (only with `experts`)")
 
 
 @dataclass(frozen=True, slots=True)
 class DataSettings:
-    """Where tokens come from."""
+    """The training data."""
 
     source: Literal["synthetic", "files"] = setting(
-        "synthetic", "synthetic: made up, learnable, needs no file; files: what prepare_data.py wrote"
+        "synthetic", "synthetic: generated data with a rule to learn; files: data sets of prepare_data.py"
     )
     files: tuple[str, ...] = setting((), "data sets of prepare_data.py, by the path of their .json file")
-    prefetch_steps: int = setting(2, "steps read ahead by a thread; 0 reads when the step needs it")
+    prefetch_steps: int = setting(2, "steps that a thread prefetches; 0 reads each step on demand")
 
 
 @dataclass(frozen=True, slots=True)
 class TrainSettings:
-    """How much is trained."""
+    """Steps and batch sizes."""
 
     steps: int = setting(20, "optimizer steps of the whole run, resumed parts included")
-    sequence_length: int = setting(64, "tokens a sequence")
-    global_batch: int = setting(8, "sequences a step over all ranks; does not change with the number of ranks")
-    micro_batch: int = setting(2, "sequences a rank puts through the model at once; the rest is accumulated")
-    clip_norm: float = setting(1.0, "largest norm of the gradient; 0 leaves it alone")
-    seed: int = setting(1, "initial weights, order of the data and dropout follow from it")
+    sequence_length: int = setting(64, "tokens per sequence")
+    global_batch: int = setting(8, "sequences per step over all ranks; independent of the number of ranks")
+    micro_batch: int = setting(2, "sequences per forward pass of a rank; gradients of several passes are accumulated")
+    clip_norm: float = setting(1.0, "largest norm of the gradient; 0 disables clipping")
+    seed: int = setting(1, "random seed of initial weights, data order and dropout")
 
 
 @dataclass(frozen=True, slots=True)
 class OptimizerSettings:
     """AdamW with a cosine schedule."""
 
-    lr: float = setting(3e-4, "highest learning rate")
+    lr: float = setting(3e-4, "peak learning rate")
     beta1: float = setting(0.9, "decay of the mean of gradients")
     beta2: float = setting(0.95, "decay of the mean of squared gradients")
     eps: float = setting(1e-8, "added to the denominator")
-    weight_decay: float = setting(0.1, "of matrices; norms have none")
-    warmup_steps: int = setting(2, "steps over which the learning rate rises linearly")
-    decay_steps: int = setting(0, "step at which the cosine has reached its end; 0 means `train.steps`")
-    min_lr_ratio: float = setting(0.1, "learning rate at the end, as a share of `lr`")
+    weight_decay: float = setting(0.1, "weight decay of matrices; norms have none")
+    warmup_steps: int = setting(2, "steps of linear warm-up of the learning rate")
+    decay_steps: int = setting(0, "step at which the cosine ends; 0 means `train.steps`")
+    min_lr_ratio: float = setting(0.1, "final learning rate, as a share of `lr`")
 
 
 @dataclass(frozen=True, slots=True)
 class ComputeSettings:
-    """How the same arithmetic is done: speed and memory, not the result."""
+    """Device, precision, and options that affect speed and memory."""
 
-    device: Literal["auto", "cpu", "cuda"] = setting("auto", "auto takes GPUs where torch sees one (ROCm GPUs are named cuda, too)")
-    precision: Literal["fp32", "bf16"] = setting("bf16", "of the arithmetic; weights and optimizer stay fp32")
+    device: Literal["auto", "cpu", "cuda"] = setting("auto", "auto uses GPUs if torch sees one; ROCm GPUs are also called cuda")
+    precision: Literal["fp32", "bf16"] = setting("bf16", "precision of the arithmetic; weights and optimizer state are fp32")
     attention: Literal["auto", "flash", "efficient", "cudnn", "math"] = setting(
-        "auto", "backend of scaled_dot_product_attention; auto lets torch choose"
+        "auto", "backend of scaled_dot_product_attention; with auto, torch chooses"
     )
     recompute: Literal["none", "selective", "full"] = setting(
-        "none", "activations thrown away and computed again in the backward pass: none, all but products and attention, or whole blocks"
+        "none", "activations that the backward pass recomputes: none, all except matrix products and attention, or whole blocks"
     )
-    compile: bool = setting(False, "torch.compile each block, and the loss where no tensor is split")
+    compile: bool = setting(False, "use torch.compile for each block, and for the loss without tensor parallelism")
     compile_backend: str = setting("inductor", "backend of torch.compile")
-    deterministic: bool = setting(False, "only algorithms that give the same bits each time; slower on GPUs")
+    deterministic: bool = setting(False, "use only algorithms with bit-identical results; slower on GPUs")
 
 
 @dataclass(frozen=True, slots=True)
 class ParallelSettings:
-    """How ranks share the work."""
+    """Distribution over the ranks."""
 
     strategy: Literal["ddp", "fsdp"] = setting(
-        "ddp", "ddp: every rank holds the whole model; fsdp: weights, gradients and optimizer are sharded (FSDP2)"
+        "ddp", "ddp: every rank has the whole model; fsdp: weights, gradients and optimizer state are sharded (FSDP2)"
     )
-    tensor: int = setting(1, "ranks that share each matrix (DTensor); needs fsdp, and is best kept inside a node")
+    tensor: int = setting(1, "ranks that share each matrix (DTensor); requires fsdp; use it within a node")
     reshard_after_forward: bool = setting(
-        True, "fsdp: free a block's weights between forward and backward; false trades memory for traffic"
+        True, "fsdp: free a block's weights between forward and backward; false uses more memory and less bandwidth"
     )
-    timeout_s: float = setting(1800.0, "longest a collective may take; keep it above the watchdog's limits, whose message says more")
+    timeout_s: float = setting(
+        1800.0, "time limit of a collective (s); must exceed the watchdog's limits, whose message names step and phase"
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSettings:
-    """What survives a crash."""
+    """Checkpoints and resume."""
 
-    folder: str = setting("", "shared by all nodes; empty means `checkpoints` in the run's folder")
+    folder: str = setting("", "folder of the checkpoints, shared by all nodes; empty means `checkpoints` in the run folder")
     every_steps: int = setting(10, "steps between checkpoints; 0 writes one only at the end and on SIGTERM")
-    at_end: bool = setting(True, "write one after the last step; false is for runs that only measure")
-    keep: int = setting(3, "complete checkpoints kept, newest first")
-    asynchronous: bool = setting(True, "write while training goes on")
-    failures_allowed: int = setting(2, "checkpoints in a row that may fail before the run stops")
+    at_end: bool = setting(True, "write a checkpoint after the last step; use false for benchmarks")
+    keep: int = setting(3, "number of complete checkpoints to keep, newest first")
+    asynchronous: bool = setting(True, "write checkpoints in the background")
+    failures_allowed: int = setting(2, "consecutive failed checkpoints that are allowed before the run stops")
     resume: str = setting(
         "auto",
-        "auto: from the newest good checkpoint, if there is one; never; or the path of a checkpoint, once: a restart goes on from its own",
+        "auto: resume from the newest good checkpoint, if any; never; or the path of a checkpoint (a restart resumes from its own newest)",
     )
-    start_from: str = setting("", "path of a checkpoint whose weights (nothing else) start a run that has no checkpoint of its own")
+    start_from: str = setting("", "path of a checkpoint whose weights initialize a run without a checkpoint")
 
 
 @dataclass(frozen=True, slots=True)
 class TelemetrySettings:
-    """What is told about the run."""
+    """Metrics of the run."""
 
     prometheus_file: str = setting(
         "",
-        "text file with the newest numbers for Prometheus; empty means `metrics.prom` in the run's folder, and one for the host's exporter",
+        "text file with the latest metrics for Prometheus; empty: `metrics.prom` in the run folder, and a file for the host's exporter",
     )
-    print_every_steps: int = setting(1, "steps between lines on the terminal; steps.jsonl has every step")
+    print_every_steps: int = setting(1, "steps between printed lines; steps.jsonl contains every step")
 
 
 @dataclass(frozen=True, slots=True)
 class WatchdogSettings:
-    """When a rank that makes no progress is ended."""
+    """Time limits after which the watchdog ends a rank without progress."""
 
-    step_timeout_s: float = setting(600.0, "longest a step or a checkpoint may take; 0 switches the watchdog off")
-    startup_timeout_s: float = setting(1200.0, "the same for start-up, loading, and the first step, which may compile")
+    step_timeout_s: float = setting(600.0, "time limit of a step or a checkpoint (s); 0 disables the watchdog")
+    startup_timeout_s: float = setting(1200.0, "time limit of start-up, loading, and the first step, which may compile (s)")
 
 
 @dataclass(frozen=True, slots=True)
-class DrillSettings:
-    """A failure on purpose, to rehearse what the cluster does about it."""
+class FaultInjectionSettings:
+    """Fault injection, to test failure handling."""
 
     kind: Literal["none", "hang", "nan", "crash", "slow"] = setting(
-        "none", "what goes wrong; slow means that every step from `step` on takes `slow_s` longer"
+        "none", "the fault; slow: every step from `step` on takes `slow_s` longer"
     )
-    step: int = setting(5, "step at which it goes wrong")
-    rank: int = setting(0, "rank in which it goes wrong")
+    step: int = setting(5, "step of the fault")
+    rank: int = setting(0, "rank of the fault")
     slow_s: float = setting(1.0, "seconds added to a step")
-    once: bool = setting(True, "leave `drill.done` in the run's folder, so that the resumed run is spared")
+    once: bool = setting(True, "write `drill.done` to the run folder, so that the resumed run has no fault")
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """All of it."""
+    """All settings."""
 
-    about: str = setting("", "what this configuration is and where its numbers come from")
+    about: str = setting("", "description of this configuration and the source of its values")
     model: ModelSettings = section(ModelSettings, "the shape of the model")
-    data: DataSettings = section(DataSettings, "where tokens come from")
-    train: TrainSettings = section(TrainSettings, "how much is trained")
+    data: DataSettings = section(DataSettings, "the training data")
+    train: TrainSettings = section(TrainSettings, "steps and batch sizes")
     optimizer: OptimizerSettings = section(OptimizerSettings, "AdamW with a cosine schedule")
-    compute: ComputeSettings = section(ComputeSettings, "how the arithmetic is done")
-    parallel: ParallelSettings = section(ParallelSettings, "how ranks share the work")
-    checkpoint: CheckpointSettings = section(CheckpointSettings, "what survives a crash")
-    telemetry: TelemetrySettings = section(TelemetrySettings, "what is told about the run")
-    watchdog: WatchdogSettings = section(WatchdogSettings, "when a stuck rank is ended")
-    drill: DrillSettings = section(DrillSettings, "a failure on purpose")
+    compute: ComputeSettings = section(ComputeSettings, "device, precision, speed and memory")
+    parallel: ParallelSettings = section(ParallelSettings, "distribution over the ranks")
+    checkpoint: CheckpointSettings = section(CheckpointSettings, "checkpoints and resume")
+    telemetry: TelemetrySettings = section(TelemetrySettings, "metrics of the run")
+    watchdog: WatchdogSettings = section(WatchdogSettings, "time limits of the watchdog")
+    drill: FaultInjectionSettings = section(FaultInjectionSettings, "fault injection")

@@ -1,4 +1,4 @@
-"""A random order that needs no memory: the position of a sample follows from seed, epoch and index alone."""
+"""A random permutation without stored state: an element depends on seed, epoch and index only."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Shuffle:
     epoch: int
 
     def __getitem__(self, index: int) -> int:
-        """Return the element at an index; walk on while the network leads outside."""
+        """Return the element at an index. Repeat the network while its value is outside the range."""
         half_bits = max(1, ((self.size - 1).bit_length() + 1) // 2)
         value = self._turn(index, half_bits)
         while value >= self.size:

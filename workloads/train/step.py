@@ -1,7 +1,7 @@
-"""The arithmetic of one optimizer step, and what all ranks agree on after it.
+"""The arithmetic of one optimizer step, and its statistics over all ranks.
 
-The loss is the mean over all target tokens of the global batch, however they are spread: each rank divides by the count of all. DDP and
-FSDP average gradients over the data ranks, so a rank's share is multiplied by their number first.
+The loss is the mean over all target tokens of the global batch: each rank divides by the number of tokens of all ranks. DDP and FSDP
+average gradients over the data ranks, so each rank first multiplies its share by their number.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Gradients:
-    """What the backward passes left: this rank's share of the loss, the balance loss, and the norm of the whole gradient."""
+    """The result of the backward passes: this rank's share of the loss, the balance loss, and the norm of the whole gradient."""
 
     loss: Tensor
     balance_loss: Tensor
@@ -40,8 +40,8 @@ class Gradients:
 
 
 @dataclass(frozen=True, slots=True)
-class Here:
-    """What one rank has to say after a step. Memory in GiB."""
+class LocalStats:
+    """The statistics of a step on one rank."""
 
     stop_asked: bool
     checkpoints_exhausted: bool
@@ -50,8 +50,8 @@ class Here:
 
 
 @dataclass(frozen=True, slots=True)
-class Agreed:
-    """What all ranks know after a step: sums of the losses, the largest of the rest. `bad_rank` is the first whose loss is not finite."""
+class GlobalStats:
+    """The statistics of a step over all ranks: losses are summed, the others are maxima. `bad_rank` is the first with a non-finite loss."""
 
     loss: float
     balance_loss: float
@@ -64,7 +64,7 @@ class Agreed:
 
 
 def make_optimizer(model: nn.Module, settings: Settings, device: torch.device) -> Optimizer:
-    """Make AdamW; matrices decay, norms do not."""
+    """Create AdamW with weight decay for matrices only."""
     optimizer = settings.optimizer
     matrices = [parameter for parameter in model.parameters() if parameter.dim() > 1]
     vectors = [parameter for parameter in model.parameters() if parameter.dim() <= 1]
@@ -84,14 +84,14 @@ def compute_gradients(model: nn.Module, batches: Sequence[Batch], settings: Sett
     for index, batch in enumerate(batches):
         with gradient_sync(model, last=index == len(batches) - 1), split_loss(settings):
             with arithmetic(settings, group, model):
-                logits_BLV, balance_here = model(batch.tokens_BL)
+                logits_BLV, balance_part = model(batch.tokens_BL)
             share = loss_of(logits_BLV, batch.targets_BL) / targets.clamp(min=1)
             total = share * group.data_ranks
             if settings.model.experts:
-                total = total + balance_here * (settings.model.balance_weight / len(batches))
+                total = total + balance_part * (settings.model.balance_weight / len(batches))
             torch.autograd.backward(total)
         loss += whole(share.detach())
-        balance += balance_here.detach() / len(batches)
+        balance += balance_part.detach() / len(batches)
     parameters = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
     return Gradients(loss, balance, get_total_norm(parameters))
 
@@ -102,7 +102,7 @@ def sum_of_losses(logits_BLV: Tensor, targets_BL: Tensor) -> Tensor:
 
 
 def _loss_function(settings: Settings) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return `sum_of_losses`, compiled where blocks are; compiled, it makes no copy of the logits in fp32. Shards of logits stay eager."""
+    """Return `sum_of_losses`, compiled if the blocks are compiled, which avoids an fp32 copy of the logits. Sharded logits stay eager."""
     compute = settings.compute
     return _compiled_loss(compute.compile_backend) if compute.compile and settings.parallel.tensor == 1 else sum_of_losses
 
@@ -114,23 +114,23 @@ def _compiled_loss(backend: str) -> Callable[[Tensor, Tensor], Tensor]:
 
 
 def whole(value: Tensor) -> Tensor:
-    """Return a value on every rank that a sharded computation left in parts."""
+    """Return the full value of a sharded tensor."""
     return value.full_tensor() if isinstance(value, DTensor) else value
 
 
-def agree(gradients: Gradients, here: Here, group: Group) -> Agreed:
-    """Exchange the step's numbers between all ranks: two small collectives and one wait for the device."""
+def reduce_stats(gradients: Gradients, local: LocalStats, group: Group) -> GlobalStats:
+    """Reduce the step's statistics over all ranks with two small collectives and one synchronization of the device."""
     copies = group.world_size // group.data_ranks
     sums = torch.stack((gradients.loss, gradients.balance_loss)).double()
-    # The first bad rank is the largest of `ranks - rank`, so that one MAX serves for all.
+    # The first bad rank has the largest `ranks - rank`, so one MAX is sufficient.
     bad = (~torch.isfinite(gradients.loss)).double() * (group.world_size - group.rank)
-    own = torch.tensor((here.stop_asked, here.checkpoints_exhausted, here.data_wait_s, here.memory_peak_gib), dtype=torch.float64)
+    own = torch.tensor((local.stop_asked, local.checkpoints_exhausted, local.data_wait_s, local.memory_peak_gib), dtype=torch.float64)
     largest = torch.cat((bad.reshape(1), own.to(group.device)))
     dist.all_reduce(sums)
     dist.all_reduce(largest, op=dist.ReduceOp.MAX)
     loss, balance_loss = (sums / torch.tensor((copies, group.world_size), device=group.device)).tolist()
     bad_mark, stop, exhausted, data_wait_s, memory_gib = largest.tolist()
-    return Agreed(
+    return GlobalStats(
         loss=loss,
         balance_loss=balance_loss,
         grad_norm=float(whole(gradients.norm)),
@@ -143,7 +143,7 @@ def agree(gradients: Gradients, here: Here, group: Group) -> Agreed:
 
 
 def apply_gradients(model: nn.Module, optimizer: Optimizer, gradients: Gradients, *, rate: float, clip_norm: float) -> None:
-    """Clip the gradient by its norm and move the weights."""
+    """Clip the gradient by its norm and update the weights."""
     if clip_norm:
         clip_grads_with_norm_(list(model.parameters()), clip_norm, whole(gradients.norm))
     for part in optimizer.param_groups:

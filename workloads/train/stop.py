@@ -1,4 +1,4 @@
-"""Being asked to stop: SIGTERM (Slurm, systemd, Kubernetes, a drained node). Noted here, acted on between two steps."""
+"""Record SIGTERM (from Slurm, systemd, Kubernetes or a drain). The loop stops between two steps."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ if TYPE_CHECKING:
 
 
 class StopRequest:
-    """Whether this rank was asked to stop; a second signal changes nothing."""
+    """Whether this rank received SIGTERM."""
 
     def __init__(self) -> None:
-        """Take over SIGTERM."""
-        self.asked = False
-        signal.signal(signal.SIGTERM, self._note)
+        """Install the signal handler."""
+        self.received = False
+        signal.signal(signal.SIGTERM, self._record)
 
-    def _note(self, _number: int, _frame: FrameType | None) -> None:
-        self.asked = True
+    def _record(self, _number: int, _frame: FrameType | None) -> None:
+        self.received = True

@@ -1,4 +1,4 @@
-"""What a run tells: a JSON line a step, a Prometheus text file, a line on the terminal, and a result at the end. The first rank speaks."""
+"""Write the metrics of a run: a JSON line per step, Prometheus text files, printed lines, and a final result. Only rank 0 writes."""
 
 from __future__ import annotations
 
@@ -30,30 +30,30 @@ if TYPE_CHECKING:
     from workloads.train.settings import Settings
 
 SCHEMA = 1
-# The first steps of a process compile, warm caches and grow pools; they would spoil the median.
+# The first steps of a process compile and fill caches. They are excluded from the median.
 _WARMUP_STEPS = 3
-# The median of the result is over at most this many steps, the newest.
+# The result's median is computed over at most this many of the latest steps.
 _STEPS_KEPT = 10_000
-# Where the exporter of a host reads the metrics of an account; the role primus_exporter makes this folder.
+# The host's exporter reads the metrics of an account here. The role primus_exporter creates this folder.
 _METRICS_FOLDER = "/var/lib/primus/training"
 _OLD_METRICS_S = 7 * 86_400.0
 _METRICS_NAME = re.compile(r"[A-Za-z0-9_-]{0,40}-[0-9a-f]{12}\.prom")
 
 _GAUGES = {
-    "running": "1 while the run makes steps, 0 once it has ended",
-    "step": "Optimizer steps done",
-    "loss": "Mean loss of a target token in the newest step",
+    "running": "1 while the run trains, 0 after its end",
+    "step": "Completed optimizer steps",
+    "loss": "Mean loss of a target token in the latest step",
     "grad_norm": "Norm of the gradient before clipping",
     "learning_rate": "Learning rate",
-    "tokens_per_s": "Tokens a second over all ranks",
-    "tflops_per_s_per_device": "Model TFLOP/s of a device",
-    "mfu": "Share of the device's peak, 0 to 1; absent where the peak is not known",
-    "step_time_s": "Seconds of the newest step",
-    "checkpoint_wait_s": "Seconds that the newest checkpoint held up training",
-    "data_wait_s": "Seconds that the slowest rank waited for data in the newest step",
-    "memory_peak_gib": "Most memory held by the fullest rank",
+    "tokens_per_s": "Tokens per second over all ranks",
+    "tflops_per_s_per_device": "Model TFLOP/s per device",
+    "mfu": "Share of the device's peak, 0 to 1; absent if the peak is not known",
+    "step_time_s": "Duration of the latest step in seconds",
+    "checkpoint_wait_s": "Seconds that training waited for the latest checkpoint",
+    "data_wait_s": "Seconds that the slowest rank waited for data in the latest step",
+    "memory_peak_gib": "Peak memory of the rank with the largest peak",
     "checkpoint_step": "Step of the newest complete checkpoint",
-    "checkpoint_failures": "Checkpoints in a row that could not be written",
+    "checkpoint_failures": "Consecutive checkpoints that could not be written",
 }
 
 
@@ -61,8 +61,11 @@ _GAUGES = {
 class StepRecord:
     """One line of steps.jsonl.
 
-    `step_time_s` is from the end of the step before to the end of this one; in it are `data_wait_s` and `checkpoint_wait_s`, the time that
-    the checkpoint of the step before held up training. `tokens` counts from the start of the run. `mfu` is None without a sourced peak.
+    Attributes:
+        tokens: Tokens since the start of the run.
+        step_time_s: From the end of the previous step to the end of this one, including `data_wait_s` and `checkpoint_wait_s`.
+        checkpoint_wait_s: The time that training waited for the previous step's checkpoint.
+        mfu: None if the device's peak is not known.
     """
 
     time: str
@@ -87,7 +90,7 @@ class StepRecord:
 
 
 class Telemetry:
-    """The files of one process's part of a run."""
+    """The metrics of a run, from one process."""
 
     def __init__(self, folder: Path, settings: Settings, group: Group) -> None:
         """Open steps.jsonl for appending."""
@@ -97,12 +100,12 @@ class Telemetry:
         self.flops_per_token = flops_per_token(settings.model, settings.train.sequence_length)
         self._gauges = Gauges(folder, settings.telemetry.prometheus_file)
         self._steps = _open_for_lines(folder / "steps.jsonl")
-        # Not `job`: that is the scrape's own label, and Prometheus would rename ours.
+        # Not `job`, because Prometheus renames that label in favour of its own.
         self._labels = {"run": str(folder), "job_id": os.environ.get("PRIMUS_JOB_ID", ""), "host": socket.gethostname()}
         self._newest: deque[StepRecord] = deque(maxlen=_STEPS_KEPT)
 
     def speed(self, step_time_s: float) -> dict[str, Any]:
-        """Return the fields of a record that follow from the time of a step."""
+        """Return the fields of a record that depend on the time of a step."""
         tokens = self._settings.train.global_batch * self._settings.train.sequence_length
         per_device = tokens / step_time_s / self._group.world_size
         tflops = per_device * self.flops_per_token / 1e12
@@ -117,7 +120,7 @@ class Telemetry:
         """Record a step.
 
         Raises:
-            StorageError: where a file cannot be written; a run that nobody can follow is not worth its power.
+            StorageError: A file in the run folder cannot be written.
         """
         self._newest.append(record)
         try:
@@ -126,16 +129,16 @@ class Telemetry:
             self._gauges.write(prometheus_text(record, self._labels))
         except OSError as error:
             raise StorageError(
-                f"{self._folder}: telemetry cannot be written: {error}", fix="free space, or mend the storage; then resume"
+                f"{self._folder}: telemetry cannot be written: {error}", fix="free space or repair the storage, then resume"
             ) from error
         if record.step % self._settings.telemetry.print_every_steps == 0:
             print(line(record), flush=True)
 
     def ended(self) -> None:
-        """Close the files, and say that nothing runs any more; a value that stays would be scraped as that of a run."""
+        """Close the files, and write metrics that show the end of the run."""
         self._steps.close()
         if self._newest:
-            with suppress(OSError):  # whoever ends because the disk is full has said so already
+            with suppress(OSError):  # a full disk was already reported
                 self._gauges.write(prometheus_text(self._newest[-1], self._labels, running=False))
 
     def close(self, outcome: str) -> None:
@@ -164,18 +167,18 @@ class Telemetry:
 
 
 class Gauges:
-    """The Prometheus text files of a run: the one in its folder, and one that the exporter of this host reads."""
+    """The Prometheus text files of a run: one in the run folder, and one for the host's exporter."""
 
     def __init__(self, folder: Path, stated: str) -> None:
         """Choose the files.
 
         Args:
-            folder: of the run.
-            stated: setting `telemetry.prometheus_file`; it takes the place of both files.
+            folder: The run folder.
+            stated: The setting `telemetry.prometheus_file`, which replaces both files.
         """
-        own, elsewhere = folder / "metrics.prom", Path(stated) if stated else None
-        self._needed = own if elsewhere in (None, own) else None  # a watcher follows it
-        self._extra = None if elsewhere == own else elsewhere
+        default, other = folder / "metrics.prom", Path(stated) if stated else None
+        self._required = default if other in (None, default) else None  # the watcher reads it
+        self._extra = None if other == default else other
         self._failed = False
         account_folder = metrics_folder()
         if not stated and account_folder is not None:
@@ -185,27 +188,27 @@ class Gauges:
     def write(self, text: str) -> None:
         """Replace the files.
 
-        A file outside of the run's folder is for dashboards only: if it cannot be written, one line says so, and the run goes on without.
+        A file outside the run folder is for dashboards only: if it cannot be written, a message is printed once, and the run continues.
 
         Raises:
-            OSError: The file in the run's folder cannot be written.
+            OSError: The file in the run folder cannot be written.
         """
-        if self._needed is not None:
-            replace_text(self._needed, text, durable=False)
+        if self._required is not None:
+            replace_text(self._required, text, durable=False)
         if self._extra is not None:
             try:
                 replace_text(self._extra, text, durable=False)
                 self._failed = False
             except OSError as error:
                 if not self._failed:
-                    print(f"telemetry: {self._extra} cannot be written ({error}); the run goes on without it", flush=True)
+                    print(f"telemetry: {self._extra} cannot be written ({error}); the run continues without it", flush=True)
                 self._failed = True
 
 
 def metrics_folder() -> Path | None:
-    """Return the folder in which the exporter of this host reads the files of this account; None if there is none.
+    """Return the folder in which the host's exporter reads the files of this account, or None.
 
-    PRIMUS_METRICS_FOLDER names another one, or none if it is empty. The watcher of a job passes its run folder's file on: no second one.
+    PRIMUS_METRICS_FOLDER overrides it; an empty value disables it. Jobs with a watcher have none: the watcher copies `metrics.prom`.
     """
     stated = os.environ.get("PRIMUS_METRICS_FOLDER")
     if stated is None and os.environ.get("PRIMUS_JOB_ID"):
@@ -219,12 +222,12 @@ def metrics_folder() -> Path | None:
 
 
 def metrics_name(folder: Path) -> str:
-    """Return the name of the file of a run in the folder of its account: the same one after a restart, another one for each run folder."""
+    """Return the file name of a run in the folder of its account. It depends on the run folder only, so a restart reuses it."""
     return f"{re.sub(r'[^A-Za-z0-9_-]', '-', folder.name)[:40]}-{hashlib.sha256(str(folder).encode()).hexdigest()[:12]}.prom"
 
 
 def remove_old(folder: Path) -> None:
-    """Remove files that `metrics_name` named, of runs that ended long ago, so that the folder of an account does not fill up."""
+    """Remove metric files of runs that ended long ago."""
     with suppress(OSError):
         for path in folder.glob("*.prom"):
             with suppress(OSError):
@@ -233,9 +236,9 @@ def remove_old(folder: Path) -> None:
 
 
 def _open_for_lines(path: Path) -> IO[str]:
-    """Open a file for appending lines; a line that a crash or a full disk cut is ended, so that the next one can be read.
+    """Open a file to append lines. Add a newline to a line that a crash or a full disk truncated.
 
-    It is not taken away: who follows the file remembers its size.
+    The file is not truncated, because readers remember their position.
     """
     file = path.open("ab+")
     if file.tell() and file.seek(-1, os.SEEK_END) >= 0 and file.read(1) != b"\n":
@@ -244,7 +247,7 @@ def _open_for_lines(path: Path) -> IO[str]:
 
 
 def line(record: StepRecord) -> str:
-    """Return a step as one line for people."""
+    """Return the printed line of a step."""
     share = "" if record.mfu is None else f"  MFU {record.mfu:.1%}"
     return (
         f"step {record.step}  loss {record.loss:.4f}  grad {record.grad_norm:.3f}  lr {record.learning_rate:.2e}"
@@ -255,7 +258,7 @@ def line(record: StepRecord) -> str:
 
 
 def prometheus_text(record: StepRecord, labels: Mapping[str, str], *, running: bool = True) -> str:
-    """Return the record in Prometheus' text format; of a run that has ended only its last step."""
+    """Return the record in Prometheus' text format. After the end of the run, only the last step is included."""
     values: dict[str, Any] = {**asdict(record), "running": int(running)}
     # https://prometheus.io/docs/instrumenting/exposition_formats/#text-format-details
     quoted = {name: value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n") for name, value in labels.items()}

@@ -1,8 +1,7 @@
-"""The token file: what prepare_data.py writes and training maps into memory.
+"""The token file, which prepare_data.py writes and training maps into memory.
 
-A data set is `NAME.json` (its header) and beside it `NAME.tokens`: tokens one after another, little-endian, uint16 or int32. For SFT there
-is also `NAME.lengths` (int32: prompt length, total length, example by example). The header holds the number of tokens, so that a file that
-was cut short is noticed.
+A data set consists of `NAME.json` (header) and `NAME.tokens` (little-endian, uint16 or int32). SFT data also has `NAME.lengths` (int32:
+prompt length and total length of each example). The header contains the number of tokens, to detect truncated files.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 _TYPES = {"uint16": (torch.uint16, 2), "int32": (torch.int32, 4)}
-_RENEW = "prepare the data again with prepare_data.py, or copy it again"
+_RENEW = "recreate the data with prepare_data.py, or repeat the copy"
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What is in a data set. `examples` is 0 for text to be cut anywhere; `tokenizer` names what made the tokens."""
+    """The header of a data set. `examples` is 0 for text, which can be cut anywhere; `tokenizer` is the name of the tokenizer."""
 
     format: int
     kind: str
@@ -40,7 +39,7 @@ class Header:
     tokenizer: str
 
     def write(self, path: Path) -> None:
-        """Write the header last: a data set without one is not complete."""
+        """Write the header. It is written last: a data set without header is incomplete."""
         path.write_text(json.dumps(asdict(self), indent=1) + "\n", "utf-8")
 
 
@@ -54,10 +53,10 @@ class TokenFile:
     lengths: Tensor | None
 
     def read(self, start: int, count: int) -> Tensor:
-        """Copy tokens out of the file, as int64.
+        """Return a copy of tokens, as int64.
 
         Raises:
-            DataError: where one is outside the vocabulary: the look-up of a GPU would end in an obscure error, or in zeros.
+            DataError: A token is outside the vocabulary, which would cause an unclear error or zeros on a GPU.
         """
         taken = self.tokens[start : start + count].long()
         largest = int(taken.max()) if len(taken) else 0
@@ -74,17 +73,19 @@ def open_token_file(name: str, *, kind: str, vocabulary: int) -> TokenFile:
     """Map a data set into memory.
 
     Args:
-        name: path of the header.
-        kind: `text` or `examples`, what the caller can train on.
-        vocabulary: of the model; a token outside it would end in an obscure error of the device.
+        name: Path of the header.
+        kind: The required kind: `text` or `examples`.
+        vocabulary: Size of the model's vocabulary.
 
     Raises:
-        DataError: where it is missing, cut short, of another kind, or made for a larger vocabulary.
+        DataError: The data set is missing, truncated, of another kind, or has a larger vocabulary.
     """
     path = Path(name)
     header = _read_header(path)
     if header.kind != kind:
-        raise DataError(f"{path}: holds {header.kind}, and {kind} is needed", fix="text is for pretrain.py, examples are for posttrain.py")
+        raise DataError(
+            f"{path}: holds {header.kind}, and {kind} is needed", fix="use text with pretrain.py, and examples with posttrain.py"
+        )
     if header.vocabulary > vocabulary:
         raise DataError(
             f"{path}: made by {header.tokenizer} with {header.vocabulary} tokens, and model.vocabulary is {vocabulary}",
@@ -100,23 +101,27 @@ def _read_header(path: Path) -> Header:
     try:
         header = Header(**json.loads(path.read_text("utf-8")))
     except FileNotFoundError:
-        raise DataError(f"{path}: no such file", fix="prepare_data.py writes it; data.files must be readable on every node") from None
+        raise DataError(
+            f"{path}: no such file", fix="create it with prepare_data.py in a folder that every node can read, or correct data.files"
+        ) from None
     except (OSError, ValueError, TypeError) as error:
-        raise DataError(f"{path}: not the header of a data set: {error}", fix="give the .json file that prepare_data.py wrote") from error
+        raise DataError(
+            f"{path}: not the header of a data set: {error}", fix="set data.files to a .json file of prepare_data.py"
+        ) from error
     if header.format != FORMAT or header.dtype not in _TYPES:
         raise DataError(f"{path}: format {header.format}, dtype {header.dtype}; this program reads format {FORMAT}", fix=_RENEW)
     return header
 
 
 def _map(path: Path, dtype: torch.dtype, count: int) -> Tensor:
-    wanted = count * dtype.itemsize
+    expected = count * dtype.itemsize
     try:
         found = path.stat().st_size
     except OSError as error:
         raise DataError(f"{path}: {error.strerror}", fix=_RENEW) from error
-    if found != wanted or not count:
-        raise DataError(f"{path}: {found} bytes, and its header says {wanted}", fix=_RENEW)
-    # Read-only: torch.from_file maps what may be written, which Linux counts as memory and refuses beyond that of the machine
-    # (https://docs.kernel.org/mm/overcommit-accounting.html). torch warns of the same.
+    if found != expected or not count:
+        raise DataError(f"{path}: {found} bytes, and its header says {expected}", fix=_RENEW)
+    # Map read-only: torch.from_file maps writable memory, which Linux limits to the host's memory
+    # (https://docs.kernel.org/mm/overcommit-accounting.html). torch warns about read-only buffers.
     with path.open("rb") as file, warnings.catch_warnings(action="ignore", category=UserWarning):
         return torch.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), dtype=dtype)

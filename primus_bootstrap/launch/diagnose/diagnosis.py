@@ -105,7 +105,7 @@ def diagnose(run_dir: Path, since: tuple[str, float] = ("", 0.0)) -> Diagnosis:
 
     Args:
         run_dir: The run folder.
-        since: A node, and the start of its part of the run by its clock. Older records of its ranks are of an earlier run.
+        since: A node and the start of its part of the run by its clock. Older records of its ranks are of an earlier run.
     """
     node, began = since
     records = tuple(record for record in rank_log.read_records(run_dir) if record.node != node or record.started >= began)
