@@ -31,7 +31,7 @@ def test_a_task_is_found_by_one_word_or_two() -> None:
         (["train"], "no such task: train"),
         (["train", "pretrian"], "no such task: train pretrian\n  fix: did you mean train pretrain?"),
         (["bench"], "did you mean benchmark?"),
-        ([], "there is no task after --"),
+        ([], "no task is given after --"),
     ],
 )
 def test_another_word_gets_the_nearest_task(words: list[str], message: str) -> None:
