@@ -1,17 +1,14 @@
-"""primus_bootstrap.launch.hooks.discovery: the owner of hooks."""
+"""primus_bootstrap.launch.hooks.discovery: order and owner of hooks."""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from primus_bootstrap.core.errors import UsageError
 from primus_bootstrap.launch.hooks.discovery import find_hooks
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to have files of two accounts")
 
@@ -31,6 +28,38 @@ def found(folder: Path, *named: str) -> list[tuple[str, str]]:
     return [(step.path.rpartition("/")[2], step.origin) for step in steps if step.origin != "built-in"]
 
 
+def test_general_hooks_run_first_then_by_name(tmp_path: Path) -> None:
+    """Each source has the levels all, group and task. before/ equals the folder itself; files without a number are not hooks."""
+    hooks = tmp_path / "hooks"
+    names = ("train/pretrain/20_b.sh", "train/pretrain/before/10_a.py", "train/pretrain/after/10_z.sh", "train/05_t.sh", "90_all.sh")
+    others = ("train/pretrain/notes.sh", "train/posttrain/10_no.sh", "train/pretrain/on_failure/10_f.sh", "train/pretrain/30_x.txt")
+    for name in (*names, *others):
+        (hooks / name).parent.mkdir(parents=True, exist_ok=True)
+        (hooks / name).write_text("")
+    extra = tmp_path / "own" / "train"
+    extra.mkdir(parents=True)
+    (extra / "01_first.sh").write_text("")
+    steps = find_hooks("train/pretrain", tmp_path, [str(tmp_path / "own")], tmp_path / "run")
+    actual = [(step.phase, step.origin, str(Path(step.path).relative_to(tmp_path))) for step in steps if step.origin != "built-in"]
+
+    assert actual == [
+        ("before", "project", "hooks/90_all.sh"),
+        ("before", "project", "hooks/train/05_t.sh"),
+        ("before", "project", "hooks/train/pretrain/before/10_a.py"),
+        ("before", "project", "hooks/train/pretrain/20_b.sh"),
+        ("before", "--hooks", "own/train/01_first.sh"),
+        ("after", "project", "hooks/train/pretrain/after/10_z.sh"),
+        ("on_failure", "project", "hooks/train/pretrain/on_failure/10_f.sh"),
+    ]
+    assert steps[0].origin == "built-in"
+
+
+def test_a_missing_folder_of_hooks_is_an_error(tmp_path: Path) -> None:
+    """A mistyped --hooks must not start the run without hooks."""
+    with pytest.raises(UsageError, match="--hooks nowhere"):
+        find_hooks("x", tmp_path, ["nowhere"], tmp_path)
+
+
 @ROOT_ONLY
 @pytest.mark.parametrize("foreign", ["hooks", "hooks/train", "hooks/train/20_b.sh"])
 def test_hooks_of_another_account_are_an_error(tmp_path: Path, foreign: str) -> None:
@@ -38,7 +67,7 @@ def test_hooks_of_another_account_are_an_error(tmp_path: Path, foreign: str) -> 
     folder = project(tmp_path)
     assert found(folder) == [("10_a.sh", "project"), ("20_b.sh", "project")]
     os.chown(folder / foreign, 4999, 4999)
-    with pytest.raises(UsageError, match="uid 4999\\); its hooks are not run"):
+    with pytest.raises(UsageError, match=r"uid 4999\); its hooks are not run"):
         find_hooks("train/pretrain", folder, (), folder / "run")
 
     assert found(folder, str(folder / "hooks")) == [("10_a.sh", "--hooks"), ("20_b.sh", "--hooks")]
