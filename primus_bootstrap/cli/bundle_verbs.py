@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -230,8 +230,7 @@ def _print_external(needs: Needs) -> None:
 
 
 def _external_json(needs: Needs) -> dict[str, Any]:
-    beyond = [{"what": item.what, "how": item.how, "role": item.role, "hosts": item.hosts} for item in needs.external]
-    return {"images": [need.name for need in needs.of("image")], "beyond": beyond}
+    return {"images": [need.name for need in needs.of("image")], "beyond": [asdict(item) for item in needs.external]}
 
 
 def _sources(cluster: Cluster) -> Callable[[Target], Sources]:
@@ -292,7 +291,7 @@ def _json(cluster: Cluster, needs: Needs, locked: Lock, missing: tuple[str, ...]
         "schema": SCHEMA,
         "cluster": cluster.name,
         "items": [_entry(requirement, locked) for requirement in needs.requirements],
-        "unknown": [{"role": item.role, "hosts": item.hosts, "reason": item.reason, "fix": item.fix} for item in needs.unknown],
+        "unknown": [asdict(item) for item in needs.unknown],
         "not_locked": missing,
         "beyond": _external_json(needs)["beyond"],
     }

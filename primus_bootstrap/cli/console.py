@@ -7,6 +7,7 @@ import shlex
 import shutil
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -117,8 +118,5 @@ def error_json(error: PrimusError) -> dict[str, Any]:
     """Return an error as plain data for JSON."""
     data: dict[str, Any] = {"error": error.what, "fix": error.fix, "exit_code": error.exit_code}
     if isinstance(error, InventoryError):
-        data["problems"] = [
-            {"file": problem.file, "line": problem.line, "what": problem.what, "fix": problem.fix, "rule": problem.rule}
-            for problem in error.problems
-        ]
+        data["problems"] = [asdict(problem) for problem in error.problems]
     return data

@@ -216,27 +216,15 @@ def _answer_json(answer: Answer) -> dict[str, object]:
 
 def _show_answers(answers: Sequence[Answer]) -> None:
     """Print each outcome once, with its hosts; hosts that did not answer come last."""
-    by_outcome: dict[tuple[object, ...], list[str]] = defaultdict(list)
+    by_outcome: dict[Answer, list[str]] = defaultdict(list)
     for answer in answers:
-        outcome = (
-            answer.answered,
-            answer.exit_code,
-            answer.stdout,
-            answer.stderr,
-            answer.cause,
-            answer.detail,
-            answer.truncated,
-            answer.fix,
-        )
-        by_outcome[outcome].append(answer.host)
-    in_order = sorted(by_outcome.items(), key=lambda item: not item[0][0])
-    for (answered, code, stdout, stderr_text, _, detail, truncated, fix), names in in_order:
+        by_outcome[replace(answer, host="", sent=0.0, received=0.0, seconds=0.0)].append(answer.host)
+    for outcome, names in sorted(by_outcome.items(), key=lambda item: not item[0].answered):
         number = f" ({len(names)} hosts)" if len(names) > 1 else ""
-        emit(f"{', '.join(names)}{number}: {f'exit code {code}' if answered else f'unknown: {detail}'}")
-        for text in (stdout, stderr_text):
-            for row in str(text).splitlines():
-                emit(f"    {row}")
-        if truncated:
+        emit(f"{', '.join(names)}{number}: {f'exit code {outcome.exit_code}' if outcome.answered else f'unknown: {outcome.detail}'}")
+        for row in (*outcome.stdout.splitlines(), *outcome.stderr.splitlines()):
+            emit(f"    {row}")
+        if outcome.truncated:
             emit("    (truncated: only the first MiB of each stream is shown)")
-        if not answered:
-            emit(f"  fix: {fix}")
+        if not outcome.answered:
+            emit(f"  fix: {outcome.fix}")
