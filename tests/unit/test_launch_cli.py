@@ -58,3 +58,13 @@ def test_no_existing_verb_is_unknown(verb: str, capsys: pytest.CaptureFixture[st
 
     assert code == 2
     assert "unknown runtime or verb" not in text
+
+
+@pytest.mark.parametrize("runtime", ["direct", "container"])
+def test_the_help_of_a_runtime_lists_each_flag_once(runtime: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The runtime container accepts the flags of direct, and --python exists in both."""
+    run(runtime, "--help")
+    flags = [word for line in capsys.readouterr().out.splitlines() if line.startswith("  --") for word in line.split() if word[:2] == "--"]
+
+    assert "--python" in flags
+    assert len(flags) == len(set(flags))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SCHEMA = "primus.rank/1"
-UNFINISHED = 75  # the program stopped early with a complete checkpoint
+UNFINISHED = 75  # sysexits.h EX_TEMPFAIL: the program stopped early with a complete checkpoint
 SIGTERM, SIGKILL = 15, 9
 # The ranks of one run start within the time of a rendezvous, and the clocks of a cluster differ by less. An older record is from an earlier
 # run in the same folder.

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from primus_bootstrap.launch.runtimes.run_plan import Plan
     from primus_bootstrap.launch.tasks import Task
 
-UNFINISHED = 75  # sysexits.h EX_TEMPFAIL: stopped early with a complete checkpoint
 _SKIP, _MODE = "PRIMUS_SKIP_MAIN_LAUNCH", "RUN_MODE"
 _ORPHANS_S = 5.0
 _RECENT_LINES = 40
@@ -245,13 +244,13 @@ class _Launch:
     def _exit_code(self, launcher_code: int, rank_code: int | None) -> int:
         """Return the exit code of the run: torchrun exits with 1 for every failure, so the code of the failed rank takes precedence."""
         code = rank_code if rank_code is not None else 128 - launcher_code if launcher_code < 0 else launcher_code
-        if self.signals.first is not None and code not in (0, UNFINISHED):
+        if self.signals.first is not None and code not in (0, rank_log.UNFINISHED):
             return 128 + self.signals.first
         return code
 
     def finish(self, plan: Plan, code: int) -> None:
         """Run the hooks of the phases after and on_failure; a failing hook is reported and does not change the exit code."""
-        phases = {AFTER} if code in (0, UNFINISHED) else {AFTER, ON_FAILURE}
+        phases = {AFTER} if code in (0, rank_log.UNFINISHED) else {AFTER, ON_FAILURE}
         environment = {**plan.full_environment(), "PRIMUS_EXIT_CODE": str(code)}
         # The signal that ended the run, which may arrive twice, does not stop these hooks; a later one does.
         with child_processes.StopSignals(ignore_until=self.signals.first_at + child_processes.REPEAT_AFTER_S) as signals:
@@ -302,8 +301,8 @@ def _require_torch(plan: Plan) -> str:
 def _explain(plan: Plan, code: int, started: float, launch: _Launch) -> None:
     """Print the cause of a failure and the run folder."""
     show, stopped = launch.terminal.print, launch.signals.first
-    if code == UNFINISHED:
-        show(f"stopped early with a checkpoint (exit {UNFINISHED}); to resume, run the same command with --output {plan.run_dir}")
+    if code == rank_log.UNFINISHED:
+        show(f"stopped early with a checkpoint (exit {rank_log.UNFINISHED}); to resume, run the same command with --output {plan.run_dir}")
     elif code:
         found = diagnosis.after_failure(Path(plan.run_dir), plan.topology.node_rank, started, plan.full_environment()["PRIMUS_NODE"])
         if stopped is not None and found.cause is None:
