@@ -19,7 +19,7 @@ _NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class NodeUpdate:
     """The Nodes that were changed (in a dry run: would be), the hosts without a Node, and the differences as (before, after)."""
 
     changed: tuple[str, ...]
@@ -44,7 +44,7 @@ def desired_nodes(hosts: Mapping[str, Mapping[str, Any]]) -> dict[str, rules.Des
     return desired
 
 
-def update_nodes(api: Api, desired: Mapping[str, rules.DesiredNode], *, dry_run: bool = False, differences: bool = False) -> Outcome:
+def update_nodes(api: Api, desired: Mapping[str, rules.DesiredNode], *, dry_run: bool = False, differences: bool = False) -> NodeUpdate:
     """Apply the desired labels and taints to every Node and check the result. A host without a Node is not an error.
 
     Raises:
@@ -76,4 +76,4 @@ def update_nodes(api: Api, desired: Mapping[str, rules.DesiredNode], *, dry_run:
     shown = [
         ({"name": name, **rules.shown(nodes[name], keys[name])}, rules.shown_after(nodes[name], present[name], keys[name])) for name in keys
     ]
-    return Outcome(tuple(changed), tuple(sorted(desired.keys() - nodes.keys())), tuple(shown))
+    return NodeUpdate(tuple(changed), tuple(sorted(desired.keys() - nodes.keys())), tuple(shown))

@@ -22,13 +22,12 @@ from typing import TYPE_CHECKING
 from primus_bootstrap.core.commands import run_command
 from primus_bootstrap.core.errors import PlanError
 from primus_bootstrap.inventory.kubespray_release import Release, load_release
-from primus_bootstrap.kubernetes.bundled import from_bundle
 from primus_bootstrap.kubernetes.git_tree import tree_of_archive
+from primus_bootstrap.kubernetes.source import KubespraySource, from_bundle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from primus_bootstrap.kubernetes.source import Source
 
 FOLDER_VARIABLE = "PRIMUS_KUBESPRAY_DIR"
 _FETCH_S, _INSTALL_S = 900, 1800
@@ -49,7 +48,7 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "primus-bootstrap" / "kubespray"
 
 
-def prepare_release(source: Source, *, cache: Path | None = None) -> PreparedRelease:
+def prepare_release(source: KubespraySource, *, cache: Path | None = None) -> PreparedRelease:
     """Return the release, downloaded and installed if necessary. After an interruption the next call completes it.
 
     Raises:
@@ -100,7 +99,7 @@ def _refuse_changed(folder: Path, release: Release) -> None:
         raise PlanError(what, fix=f"undo the changes (git -C {folder} status), or {other}; settings belong in hosts.yaml")
 
 
-def _fetched(source: Source, release: Release, cache: Path) -> Path:
+def _fetched(source: KubespraySource, release: Release, cache: Path) -> Path:
     target = cache / (f"archive-{source.sha256[:12]}" if source.archive else release.version)
     if (target / _READY).is_file():
         return target
@@ -112,7 +111,7 @@ def _fetched(source: Source, release: Release, cache: Path) -> Path:
     return target
 
 
-def _unpacked(source: Source, draft: Path, release: Release) -> Path:
+def _unpacked(source: KubespraySource, draft: Path, release: Release) -> Path:
     archive = Path(source.archive).expanduser()
     if not archive.is_file():
         raise PlanError(f"the archive of Kubespray {archive} does not exist", fix="correct kubespray_archive, or remove it to use git")
@@ -139,7 +138,7 @@ def archive_fault(archive: Path, release: Release | None = None) -> str:
     return "" if found == release.tree else what
 
 
-def _cloned(source: Source, draft: Path, release: Release) -> Path:
+def _cloned(source: KubespraySource, draft: Path, release: Release) -> Path:
     checkout = draft / "kubespray"
     url = source.url or release.url
     fix = f"check that the controller can access {url}, or provide the release as a folder ({FOLDER_VARIABLE}) or archive"
@@ -157,7 +156,7 @@ def environment_folder(release: Release, cache: Path) -> Path:
     return cache / f"venv-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
 
 
-def _environment(source: Source, release: Release, cache: Path) -> Path:
+def _environment(source: KubespraySource, release: Release, cache: Path) -> Path:
     """Return a virtual environment with the requirements of the release."""
     target = environment_folder(release, cache)
     if (target / _READY).is_file():

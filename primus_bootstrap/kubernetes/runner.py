@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from primus_bootstrap.inventory.cluster import Cluster
-    from primus_bootstrap.kubernetes.source import Source
+    from primus_bootstrap.kubernetes.source import KubespraySource
 
 LINES_VARIABLE = "PRIMUS_LINES"
 _CALLBACKS = Path(__file__).with_name("callbacks")
@@ -73,7 +73,7 @@ class Kubespray:
         }
 
 
-def prepare(cluster: Cluster, source: Source, *, secrets: tuple[str, ...] = ()) -> Kubespray:
+def prepare(cluster: Cluster, source: KubespraySource, *, secrets: tuple[str, ...] = ()) -> Kubespray:
     """Install the release and write the cluster's variables, without contacting a host.
 
     Raises:
@@ -255,7 +255,7 @@ def _new_log(folder: Path, command: Command) -> Path:
 
 
 @dataclass(slots=True)
-class Outcome:
+class RunOutcome:
     """The result of one run: the number of changed task results, the last failure of each host, and the failed hosts."""
 
     changed: int = 0
@@ -280,9 +280,9 @@ class Outcome:
         return "; ".join(named[:_NAMED]) + more
 
 
-def read_outcome(path: Path, begin: int) -> Outcome:
+def read_outcome(path: Path, begin: int) -> RunOutcome:
     """Read the events of a run from an offset on, line by line because there may be gigabytes. Damaged lines are skipped."""
-    outcome = Outcome()
+    outcome = RunOutcome()
     if path.is_file():
         with path.open("rb") as file:
             file.seek(begin)

@@ -23,7 +23,7 @@ PROXY_NAMES = ("http_proxy", "https_proxy", "ftp_proxy", "no_proxy", "HTTP_PROXY
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class AptSource:
     """One entry of apt's sources. `fields` holds the other fields unchanged."""
 
     uris: tuple[str, ...]
@@ -45,7 +45,7 @@ class AptSettings:
     """
 
     codename: str
-    sources: tuple[Source, ...]
+    sources: tuple[AptSource, ...]
     options: tuple[str, ...]
     files: tuple[Path, ...]
     secret_files: tuple[Path, ...]
@@ -89,7 +89,7 @@ def read_apt_settings(codename: str, *, root: Path = Path("/"), sudo: tuple[str,
     return AptSettings(codename, sources, options, files, tuple(path for path in secrets if _is_file(path, sudo)))
 
 
-def parse_sources(text: str, *, one_line: bool) -> list[Source]:
+def parse_sources(text: str, *, one_line: bool) -> list[AptSource]:
     """Parse a `.list` file (one line per entry) or a `.sources` file (deb822), without disabled and `deb-src` entries."""
     return _parse_lines(text) if one_line else _parse_deb822(text)
 
@@ -124,7 +124,7 @@ def _source_files(etc: Path) -> list[Path]:
     return [file for file in files if file.is_file()]
 
 
-def _parse_lines(text: str) -> list[Source]:
+def _parse_lines(text: str) -> list[AptSource]:
     entries = []
     for raw in text.splitlines():
         line = raw.partition("#")[0].strip()
@@ -133,7 +133,7 @@ def _parse_lines(text: str) -> list[Source]:
             options, uri, suite, components = match.groups()
             pairs = [pair.partition("=") for pair in (options or "").split()]
             fields = tuple((_FIELD_NAMES.get(key.lower(), key), value.replace(",", " ")) for key, _, value in pairs)
-            entries.append(Source((uri,), (suite,), tuple((components or "").split()), fields))
+            entries.append(AptSource((uri,), (suite,), tuple((components or "").split()), fields))
     return entries
 
 
@@ -141,7 +141,7 @@ def _parse_lines(text: str) -> list[Source]:
 _FIELD_NAMES = {"arch": "Architectures", "lang": "Languages", "signed-by": "Signed-By", "trusted": "Trusted"}
 
 
-def _parse_deb822(text: str) -> list[Source]:
+def _parse_deb822(text: str) -> list[AptSource]:
     entries = []
     for stanza in re.split(r"\n\s*\n", "\n".join(line for line in text.splitlines() if not line.startswith("#"))):
         fields: dict[str, str] = {}
@@ -155,11 +155,11 @@ def _parse_deb822(text: str) -> list[Source]:
         if "deb" in lower.get("types", "").split() and lower.get("enabled", "yes").lower() not in ("no", "false", "0"):
             rest = tuple(pair for pair in fields.items() if pair[0].lower() not in ("types", "uris", "suites", "components", "enabled"))
             uris, suites, components = (tuple(lower.get(name, "").split()) for name in ("uris", "suites", "components"))
-            entries.append(Source(uris, suites, components, rest))
+            entries.append(AptSource(uris, suites, components, rest))
     return entries
 
 
-def _distribution_sources(entries: list[Source], codename: str) -> tuple[Source, ...]:
+def _distribution_sources(entries: list[AptSource], codename: str) -> tuple[AptSource, ...]:
     release_suites = {name + pocket for name in (codename, *_ALIASES) for pocket in _POCKETS}
     sources = []
     for entry in entries:
@@ -172,13 +172,13 @@ def _distribution_sources(entries: list[Source], codename: str) -> tuple[Source,
     return tuple(official or sources)
 
 
-def _for_release(source: Source, codename: str, suite: str) -> Source:
+def _for_release(source: AptSource, codename: str, suite: str) -> AptSource:
     names = (codename, *_ALIASES)
     suites = (re.sub(rf"^({'|'.join(names)})(?=$|[-/])", suite, old) for old in source.suites)
     return replace(source, suites=tuple(dict.fromkeys(suites)))
 
 
-def _render(source: Source) -> str:
+def _render(source: AptSource) -> str:
     head = {"Types": "deb", "URIs": " ".join(source.uris), "Suites": " ".join(source.suites), "Components": " ".join(source.components)}
     return "".join(f"{name}: {value}\n" for name, value in [*head.items(), *source.fields])
 

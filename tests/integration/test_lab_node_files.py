@@ -6,7 +6,7 @@ import io
 import tarfile
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.lab.apt_settings import AptSettings, Source
+from primus_bootstrap.lab.apt_settings import AptSettings, AptSource
 from primus_bootstrap.lab.lab_values import make_lab, subnet_candidates
 from primus_bootstrap.lab.machine import Machine
 from primus_bootstrap.lab.node_files import node_archive
@@ -38,7 +38,7 @@ def test_archive_has_keys_names_and_apt_settings(tmp_path: Path, monkeypatch: py
     lab = make_lab("lab", tmp_path, subnet=subnet_candidates("lab")[0], count=2, suites=("bookworm", "trixie"))
     ensure_keys(lab)
     machine = Machine("podman", "4.3.1", (), "bookworm", ("bookworm", "trixie"), tmp_path)
-    source = Source(("http://m.example/debian",), ("bookworm",), ("main",))
+    source = AptSource(("http://m.example/debian",), ("bookworm",), ("main",))
     settings = AptSettings("bookworm", (source,), ('Acquire::Retries "3";',), (), (secret,))
 
     files = unpack(node_archive(machine, lab, lab.nodes[1], settings))

@@ -90,7 +90,7 @@ def test_second_up_changes_nothing(lab: RunningLab) -> None:
     done = lab.lab("up")
     seconds = time.monotonic() - started
 
-    assert "up already: 3 hosts, nothing changed" in done.stdout
+    assert "already up: 3 hosts, nothing changed" in done.stdout
     assert {path: path.stat().st_mtime_ns for path in files} == files
     assert [lab.execute(node, "stat", "-c", "%Y", "/proc/1").stdout for node in NODES] == boots
     # Half a second on an idle machine.

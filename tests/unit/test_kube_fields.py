@@ -71,7 +71,7 @@ def test_equal_values_in_other_forms_are_equal(one: Any, other: Any, *, same: bo
 
 
 def test_string_data_equals_its_base64() -> None:
-    """stringData of a Secret is compared with the base64 in data."""
+    """The stringData of a Secret is compared with the base64 in data."""
     assert written({**SECRET, "stringData": {"k": "value"}})["data"] == {"k": "dmFsdWU="}
 
 

@@ -19,7 +19,7 @@ from primus_bootstrap.inventory.kubespray_release import load_release
 from primus_bootstrap.kubernetes import release as releases
 from primus_bootstrap.kubernetes.git_tree import tree_of_archive
 from primus_bootstrap.kubernetes.release import prepare_release
-from primus_bootstrap.kubernetes.source import Source
+from primus_bootstrap.kubernetes.source import KubespraySource
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,9 +63,9 @@ def _archive(path: Path, version: str = VERSION) -> str:
 
 def test_release_is_downloaded_once(tmp_path: Path, calls: list[list[str]]) -> None:
     """The tag is cloned and the environment created; the next call uses both."""
-    ready = prepare_release(Source(), cache=tmp_path)
+    ready = prepare_release(KubespraySource(), cache=tmp_path)
     count = len(calls)
-    again = prepare_release(Source(), cache=tmp_path)
+    again = prepare_release(KubespraySource(), cache=tmp_path)
 
     assert again == ready
     assert len(calls) == count
@@ -80,7 +80,7 @@ def test_moved_tag_is_refused(tmp_path: Path, calls: list[list[str]], monkeypatc
     inner = releases._call
     monkeypatch.setattr(releases, "_call", lambda *a: "f00\n" if "rev-parse" in a[0] else inner(*a))
     with pytest.raises(PlanError, match="commit f00, expected 1c9add48"):
-        prepare_release(Source(), cache=tmp_path)
+        prepare_release(KubespraySource(), cache=tmp_path)
 
     assert calls
     assert [path.name for path in tmp_path.iterdir()] == ["lock"]
@@ -96,23 +96,23 @@ def test_archive_is_checked(tmp_path: Path, calls: list[list[str]], monkeypatch:
     """The sha256 and the content are checked; with a folder of wheels pip uses no index."""
     total = _archive(tmp_path / "a.tgz")
     _released(monkeypatch, tmp_path / "a.tgz")
-    ready = prepare_release(Source(archive=str(tmp_path / "a.tgz"), sha256=total, packages="/wheels"), cache=tmp_path / "cache")
+    ready = prepare_release(KubespraySource(archive=str(tmp_path / "a.tgz"), sha256=total, packages="/wheels"), cache=tmp_path / "cache")
 
     assert (ready.checkout / "galaxy.yml").is_file()
     assert "--no-index" in calls[-1]
     with pytest.raises(PlanError, match="expected 0000"):
-        prepare_release(Source(archive=str(tmp_path / "a.tgz"), sha256="0" * 64), cache=tmp_path / "other")
+        prepare_release(KubespraySource(archive=str(tmp_path / "a.tgz"), sha256="0" * 64), cache=tmp_path / "other")
     old = _archive(tmp_path / "b.tgz", "2.30.0")
     with pytest.raises(PlanError, match=r"differs from Kubespray v2\.31\.0"):
-        prepare_release(Source(archive=str(tmp_path / "b.tgz"), sha256=old), cache=tmp_path / "third")
+        prepare_release(KubespraySource(archive=str(tmp_path / "b.tgz"), sha256=old), cache=tmp_path / "third")
     (tmp_path / "c.tgz").write_bytes(b"no archive")
     with pytest.raises(PlanError, match="is not an archive of a release"):
         prepare_release(
-            Source(archive=str(tmp_path / "c.tgz"), sha256=hashlib.sha256(b"no archive").hexdigest()), cache=tmp_path / "fourth"
+            KubespraySource(archive=str(tmp_path / "c.tgz"), sha256=hashlib.sha256(b"no archive").hexdigest()), cache=tmp_path / "fourth"
         )
 
 
-def _bundle(folder: Path, *, without: str = "") -> Source:
+def _bundle(folder: Path, *, without: str = "") -> KubespraySource:
     """Create a bundle with the archive and a wheel, except one path; return the source in hosts.yaml."""
     url = "https://example.com/archive/release.tar.gz"
     archive = folder / "files" / "example.com" / "archive" / "release.tar.gz"
@@ -127,7 +127,7 @@ def _bundle(folder: Path, *, without: str = "") -> Source:
     elif without:
         (folder / without).unlink()
     (folder / "bundle.lock.yaml").write_text(yaml.safe_dump(lock))
-    return Source(bundle=str(folder), archive_url=url)
+    return KubespraySource(bundle=str(folder), archive_url=url)
 
 
 def test_bundle_needs_no_download(tmp_path: Path, calls: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,7 +163,7 @@ def test_incomplete_bundle_is_refused(tmp_path: Path, calls: list[list[str]], wi
     assert "bundle lock" in caught.value.fix
     assert calls == []
     with pytest.raises(PlanError, match=r"nowhere/bundle\.lock\.yaml"):
-        prepare_release(Source(bundle=str(tmp_path / "nowhere")), cache=tmp_path / "cache")
+        prepare_release(KubespraySource(bundle=str(tmp_path / "nowhere")), cache=tmp_path / "cache")
 
 
 def test_folder_overrides_the_bundle(tmp_path: Path, calls: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,9 +191,9 @@ def test_folder_is_used(tmp_path: Path, calls: list[list[str]], monkeypatch: pyt
     mine = _checkout(tmp_path / "mine")
     monkeypatch.setenv(releases.FOLDER_VARIABLE, str(mine))
 
-    assert prepare_release(Source(), cache=tmp_path / "cache").checkout == mine
+    assert prepare_release(KubespraySource(), cache=tmp_path / "cache").checkout == mine
     assert not any("clone" in call for call in calls)
     with pytest.raises(PlanError, match=r"contains Kubespray v2\.29\.1"):
-        prepare_release(Source(folder=str(_checkout(tmp_path / "old", "2.29.1"))), cache=tmp_path / "cache")
+        prepare_release(KubespraySource(folder=str(_checkout(tmp_path / "old", "2.29.1"))), cache=tmp_path / "cache")
     with pytest.raises(PlanError, match="not a checkout of Kubespray"):
-        prepare_release(Source(folder=str(tmp_path)), cache=tmp_path / "cache")
+        prepare_release(KubespraySource(folder=str(tmp_path)), cache=tmp_path / "cache")

@@ -9,7 +9,7 @@ import pytest
 
 from primus_bootstrap.lab.apt_settings import (
     AptSettings,
-    Source,
+    AptSource,
     certificate_bundle,
     local_certificates,
     parse_sources,
@@ -53,13 +53,13 @@ deb http://s.example/debian-security bookworm-security main
 """
 
     assert parse_sources(text, one_line=True) == [
-        Source(
+        AptSource(
             ("http://m.example/debian",),
             ("bookworm",),
             ("main", "contrib"),
             (("Architectures", "amd64 arm64"), ("Signed-By", "/k.gpg"), ("Trusted", "yes")),
         ),
-        Source(("http://s.example/debian-security",), ("bookworm-security",), ("main",)),
+        AptSource(("http://s.example/debian-security",), ("bookworm-security",), ("main",)),
     ]
 
 

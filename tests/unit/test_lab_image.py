@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.lab import image as image_module
-from primus_bootstrap.lab.apt_settings import AptSettings, Source
+from primus_bootstrap.lab.apt_settings import AptSettings, AptSource
 from primus_bootstrap.lab.image import image_for
 from primus_bootstrap.lab.machine import Machine
 
@@ -32,7 +32,7 @@ def test_credentials_are_passed_by_path_only(tmp_path: Path) -> None:
     """The arguments of mmdebstrap, which every user of the machine can read, contain no password and no proxy."""
     secret = tmp_path / "auth.conf"
     secret.write_text("machine m.example login u password hunter2\n")
-    source = Source(("http://m.example/debian",), ("bookworm",), ("main",))
+    source = AptSource(("http://m.example/debian",), ("bookworm",), ("main",))
     settings = AptSettings("bookworm", (source,), ('Acquire::http::Proxy "http://u:hunter3@proxy:1";',), (), (secret,))
     folder = tmp_path / "work"
     folder.mkdir()

@@ -58,14 +58,14 @@ class ActionModule(ActionBase):
             from primus_bootstrap.core.errors import PrimusError  # noqa: PLC0415 - where it is missing the error has a fix
             from primus_bootstrap.inventory.load import load_cluster  # noqa: PLC0415
             from primus_bootstrap.kubernetes import runner  # noqa: PLC0415
-            from primus_bootstrap.kubernetes.source import Source  # noqa: PLC0415
+            from primus_bootstrap.kubernetes.source import KubespraySource  # noqa: PLC0415
         except ImportError as error:
             fix = "install primus-bootstrap into the Python that runs ansible-playbook"
             raise AnsibleActionFail(f"primus_bootstrap cannot be imported: {error}. Fix: {fix}") from error
         args, known = self._task.args, task_vars or {}
         private = Path(tempfile.mkdtemp(prefix="kubespray-", dir=constants.DEFAULT_LOCAL_TMP))  # mode 0700
         try:
-            source = Source(**{one.name: str(args.get(one.name, "")) for one in fields(Source)})
+            source = KubespraySource(**{one.name: str(args.get(one.name, "")) for one in fields(KubespraySource)})
             password = private / "vault-0"
             secrets = self._secrets(private)
             cluster = load_cluster(self._hosts_file(known), vault_password_file=password if password.is_file() else None)
