@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from primus_bootstrap.bench.name_list import first_names
 from primus_bootstrap.bench.quarantine.decisions import LEAVE, Breaker, Decision, GateResult
 
 if TYPE_CHECKING:
@@ -105,13 +106,17 @@ class _HostRules:
 
     def _decide_release(self, host: str, record: QuarantineRecord, verdicts: Sequence[Verdict]) -> Decision:
         """Release a host if every check that matters passed after the quarantine; otherwise say what is missing."""
-        missing = [step.checks for step in self._tier.steps if step.is_needed and not any(_matches(one, step.checks) for one in verdicts)]
+        missing = [
+            step.checks for step in self._tier.steps if step.is_needed and not any(_matches(verdict, step.checks) for verdict in verdicts)
+        ]
         if missing:
             return Decision(host, "hold", f"no verdict of {', '.join(missing)}. Fix: bench it again ({self._tier.name})")
         holding = tuple(verdict for verdict in verdicts if verdict.verdict == "unknown" and self._on_unknown(verdict) == "hold")
         if holding:
             return Decision(host, "hold", f"{_check_names(holding)} unknown: {holding[0].reason or 'no reason given'}", holding)
-        measured = [one for one in verdicts if one.verdict == "pass" or (one.verdict == "unknown" and self._codes.get(one))]
+        measured = [
+            verdict for verdict in verdicts if verdict.verdict == "pass" or (verdict.verdict == "unknown" and self._codes.get(verdict))
+        ]
         margin_s = 0.0 if record.own_clock else self._policy.clock_skew_s
         early = tuple(verdict for verdict in measured if verdict.started <= record.time + margin_s)
         if early:
@@ -157,8 +162,7 @@ def _matches(verdict: Verdict, pattern: str) -> bool:
 
 
 def _check_names(verdicts: Sequence[Verdict]) -> str:
-    names = list(dict.fromkeys(verdict.check for verdict in verdicts))
-    return ", ".join(names[:_MAX_NAMES]) + (f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else "")
+    return first_names((verdict.check for verdict in verdicts), _MAX_NAMES)
 
 
 def _record_reason(failed: Sequence[Verdict]) -> str:

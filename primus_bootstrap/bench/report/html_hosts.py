@@ -9,6 +9,7 @@ from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 from primus_bootstrap.bench.judging.verdicts import WORST_FIRST, worst_of
+from primus_bootstrap.bench.name_list import first_names
 from primus_bootstrap.bench.report.drawings import distribution, number, sparkline
 from primus_bootstrap.bench.report.rows import all_verdicts, by_place, natural, place, subject
 from primus_bootstrap.core.verdicts import OUTCOMES
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from primus_bootstrap.bench.report.drawings import Distribution, Sparkline
     from primus_bootstrap.bench.report.rows import HostRow
     from primus_bootstrap.core.verdicts import Outcome, Verdict
-
-_MAX_NAMES = 8
 
 
 class Cell(NamedTuple):
@@ -123,8 +122,7 @@ def _not_passing(values: Sequence[ReportedValue]) -> str:
         for value in values
         if value.verdict == word
     ]
-    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
-    return f" Not passing: {', '.join(names[:_MAX_NAMES])}{more}." if names else ""
+    return f" Not passing: {first_names(names)}." if names else ""
 
 
 def host_parts(run: BenchRun, rows: Sequence[HostRow]) -> list[HostPart]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from primus_bootstrap.bench.judging.verdicts import WORST_FIRST
+from primus_bootstrap.bench.name_list import first_names
 from primus_bootstrap.bench.quarantine.decisions import LEAVE
 from primus_bootstrap.bench.report.html_hosts import figures, heat_map, host_parts
 from primus_bootstrap.bench.report.rows import (
@@ -29,8 +30,6 @@ from primus_bootstrap.bench.report.rows import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from primus_bootstrap.bench.report.bench_report import BenchRun
     from primus_bootstrap.bench.report.rows import Finding
     from primus_bootstrap.core.verdicts import Outcome, Verdict
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
 _TEMPLATES = Path(__file__).with_name("templates")
 # A finding with more places than this shows them folded.
 _OPEN_PLACES = 4
-_MAX_NAMES = 8
 # The text of a heat map cell beside its colour. Latin characters only: every font has them.
 _SIGNS: dict[Outcome, str] = {"pass": "ok", "fail": "\u00d7", "unknown": "?", "skipped": "\u2013"}
 # Characters that HTML cannot contain: https://html.spec.whatwg.org/multipage/parsing.html#preprocessing-the-input-stream
@@ -91,7 +89,7 @@ def _environment() -> Environment:
         "comparison": _comparison,
         "details": _details,
         "duration": _duration,
-        "first_names": _first_names,
+        "first_names": first_names,
         "label": _label,
         "place": place,
         "sort_natural": lambda names: sorted(names, key=natural),
@@ -126,12 +124,6 @@ def _details(verdict: Verdict, *, with_reason: bool) -> str:
 
 def _duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds >= 120 else f"{seconds:.0f} s"
-
-
-def _first_names(names: Iterable[str]) -> str:
-    """Return the first names, each once, and the count of the others."""
-    unique = list(dict.fromkeys(names))
-    return ", ".join(unique[:_MAX_NAMES]) + (f" and {len(unique) - _MAX_NAMES} more" if len(unique) > _MAX_NAMES else "")
 
 
 def _label(verdict: Verdict) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from primus_bootstrap.bench.name_list import first_names
 from primus_bootstrap.bench.quarantine.decisions import QuarantineRecord
 from primus_bootstrap.bench.results.history import Fingerprint
 from primus_bootstrap.core.structured import read, readable
@@ -53,8 +54,7 @@ class StepOutput:
 
     def jobs_text(self) -> str:
         """Return the first jobs, and the number of the others."""
-        more = f" and {len(self.jobs) - _MAX_JOBS} more" if len(self.jobs) > _MAX_JOBS else ""
-        return ", ".join(self.jobs[:_MAX_JOBS]) + more
+        return first_names(self.jobs, _MAX_JOBS)
 
 
 @dataclass(frozen=True, slots=True)
