@@ -277,7 +277,7 @@ def _text(found: Diagnosis) -> list[str]:
         lines.append(f"  {found.cause.means}")
         lines += [f"  fix: {step}" for step in found.cause.fix]
         lines.append(f"  source: {found.cause.source}")
-    lines += [f"look at: {_suspect(item)}" for item in found.suspects]
+    lines += [f"check: {_suspect(item)}" for item in found.suspects]
     if found.cause is None and found.first is not None:
         lines += [f"the last lines of rank {found.first.rank}:", *(f"  | {line}" for line in found.last_lines)]
     lines += [f"also seen: {item.cause.title}: {item.place}: {item.text}" for item in found.also]
