@@ -48,15 +48,10 @@ class Validation:
 
 
 def load_cluster(path: Path, *, vault_password_file: Path | None = None, ask_vault_pass: str | None = None) -> Cluster:
-    """Return the cluster that an inventory describes.
-
-    Args:
-        path: hosts.yaml or its folder. Problems show file names relative to it.
-        vault_password_file: A file that contains the Vault password, or a script that prints it.
-        ask_vault_pass: The Vault password, as the user typed it.
+    """Return the cluster that an inventory describes; the arguments are those of `validate`.
 
     Raises:
-        InventoryError: with all problems.
+        InventoryError: With all problems.
     """
     result = validate(path, vault_password_file=vault_password_file, ask_vault_pass=ask_vault_pass)
     if result.cluster is None:
@@ -81,8 +76,8 @@ def validate(
 
     Args:
         path: hosts.yaml or its folder.
-        vault_password_file: As for `load_cluster`.
-        ask_vault_pass: As for `load_cluster`.
+        vault_password_file: A file that contains the Vault password, or a script that prints it.
+        ask_vault_pass: The Vault password, as the user typed it.
         ignore_rules: Rules whose problems are left out, for example `required` in the verb that adds missing secrets.
         display_path: The path that problems show in place of `path`, for a draft.
     """

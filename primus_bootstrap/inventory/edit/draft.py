@@ -87,12 +87,7 @@ def check_draft(
 ) -> Draft:
     """Validate an edited text together with the variable files beside hosts.yaml. Does not change hosts.yaml.
 
-    Args:
-        file: The file before the edit.
-        after: The edited text.
-        vault_password_file: As for `load_cluster`.
-        ask_vault_pass: As for `load_cluster`.
-        removes: The edit removes a host, whose variable files may stay.
+    `removes` means that the edit removes a host, whose variable files may stay.
 
     Raises:
         InventoryError: With all problems of the edited text.

@@ -158,7 +158,9 @@ def _address_fix(text: str) -> str:
     return "write an address such as 10.0.0.1"
 
 
-def _check_values(context: ValidationContext, variable: str, check: Callable[[str, str], tuple[str, str] | None]) -> Iterator[Problem]:
+def _check_values(
+    context: ValidationContext, variable: str, check: Callable[[str, str], tuple[str, str] | None], *, rule: str = "not-an-address"
+) -> Iterator[Problem]:
     """Check every value of a variable, and report each definition once, for its first host."""
     reported = set()
     for address in context.resolver.addresses(variable):
@@ -168,7 +170,7 @@ def _check_values(context: ValidationContext, variable: str, check: Callable[[st
         if found := check(variable, address.text):
             reported.add(origin)
             suffix = f" (for {address.host})" if is_template(address.definition.node) else ""
-            yield origin.problem(found[0] + suffix, found[1], "not-an-address")
+            yield origin.problem(found[0] + suffix, found[1], rule)
 
 
 def duplicate_address(context: ValidationContext) -> Iterator[Problem]:
@@ -263,16 +265,13 @@ def _differ_by_one_letter(one: str, other: str) -> bool:
 def bad_port(context: ValidationContext) -> Iterator[Problem]:
     """Report an invalid SSH port; ssh's own error would name neither host nor file."""
     for variable in _PORT_VARIABLES:
-        reported = set()
-        for address in context.resolver.addresses(variable):
-            origin = address.definition.origin
-            if (
-                origin not in reported
-                and address.text
-                and not (address.text.isascii() and address.text.isdigit() and 0 < int(address.text) < 65536)
-            ):
-                reported.add(origin)
-                yield origin.problem(f"{variable}: `{address.text}` is not a port", "set a number from 1 to 65535", "port")
+        yield from _check_values(context, variable, _bad_port, rule="port")
+
+
+def _bad_port(variable: str, text: str) -> tuple[str, str] | None:
+    if text.isascii() and text.isdigit() and 0 < int(text) < 65536:
+        return None
+    return (f"{variable}: `{text}` is not a port", "set a number from 1 to 65535")
 
 
 def bad_host_key(context: ValidationContext) -> Iterator[Problem]:

@@ -23,12 +23,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Deferred:
-    """A value that only a run can check. The role does so before it changes anything.
+    """A value that only a run can check, with the reason. The role checks it before it changes anything.
 
-    Attributes:
-        variable: The variable; empty for a whole file.
-        origin: Where it is set.
-        why: The reason, as a phrase.
+    `variable` is empty for a whole file.
     """
 
     variable: str

@@ -28,9 +28,8 @@ class Option:
 
     Attributes:
         owner: The role, or `cluster` for a variable of no role.
-        type: Ansible's name of the type; `str` by default.
+        type: Ansible's name of the type.
         elements: Ansible's name of the type of a list's items, or empty.
-        default: The default; None also if there is none (`has_default`).
         entry: The entry point of the role that declares the variable.
         raw: The entry of the argument spec.
     """

@@ -132,12 +132,8 @@ def _keys(option: Option, node: yaml.MappingNode, path: str, *, quotable: bool) 
             yield Fault(line_of(key), f"{path}: unknown key {name}", fix, "unknown-key")
     for name, nested in option.options.items():
         if nested.required and not {name, *nested.raw.get("aliases", ())} & found.keys():
-            yield Fault(
-                line_of(node),
-                f"{path}: the required key {name} is missing",
-                f"add {name}: {_TYPE_NAMES.get(nested.type, nested.type)}",
-                "required-key",
-            )
+            fix = f"add {name}: {_TYPE_NAMES.get(nested.type, nested.type)}"
+            yield Fault(line_of(node), f"{path}: the required key {name} is missing", fix, "required-key")
     yield from _relations(option, node, found, path)
 
 
@@ -164,9 +160,8 @@ def _relations(option: Option, node: yaml.MappingNode, found: Mapping[str, Any],
         try:
             _ansible_check(relation)(terms, values)
         except TypeError as error:
-            yield Fault(
-                line_of(node), f"{path}: {error}", f"see the keys of the variable: primus-bootstrap schema {option.name}", "required-key"
-            )
+            fix = f"see the keys of the variable: primus-bootstrap schema {option.name}"
+            yield Fault(line_of(node), f"{path}: {error}", fix, "required-key")
 
 
 def _deferred_reason(node: yaml.Node) -> str:

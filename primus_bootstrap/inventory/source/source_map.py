@@ -35,9 +35,6 @@ class Definition:
     """One line that sets a variable.
 
     Attributes:
-        name: The variable.
-        node: Its value.
-        origin: The line of its name.
         kind: `group` or `host`.
         targets: One group, or the hosts of one key under `hosts:`.
         from_file: The file is in group_vars/ or host_vars/, which have precedence over hosts.yaml.
@@ -91,14 +88,7 @@ class SourceMap:
 
 
 def map_source(root: yaml.Node, display_path: str, *, expand: Callable[[str], list[str]], encrypted: bool = False) -> SourceMap:
-    """Return the map of one hosts.yaml.
-
-    Args:
-        root: Its root node.
-        display_path: The path that messages show.
-        expand: Expands a host range as Ansible does; raises ValueError for an invalid one.
-        encrypted: The whole file is under Vault.
-    """
+    """Return the map of one hosts.yaml. `expand` expands a host range as Ansible does; it raises ValueError for an invalid one."""
     walk = _Walk(display_path, expand, encrypted=encrypted)
     if not isinstance(root, yaml.MappingNode):
         kind = "a list" if isinstance(root, yaml.SequenceNode) else "a single value"

@@ -38,8 +38,6 @@ class VariableFiles:
     """The content of the two folders.
 
     Attributes:
-        definitions: The variables.
-        problems: What is wrong with the files.
         encrypted: The files that need a Vault password that was not given.
         paths: The files that Ansible reads.
         owners: The file or folder of each group and host; the key is ("group" or "host", name).
