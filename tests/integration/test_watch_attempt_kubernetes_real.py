@@ -1,4 +1,4 @@
-"""The program `attempt` in a pod of Kubernetes: its rank and node come with the environment, rank 0's address over the shared storage."""
+"""The program `attempt` in a pod: it waits for rank 0."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def test_a_rank_that_waits_for_rank_0_ends_with_its_lease(folder: JobFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It says so in its record, with its node and address; nothing was started."""
+    """Its record has node, address and reason; no launcher was started."""
     for name, value in POD.items():
         monkeypatch.setenv(name, value)
     looks = attempt.Lease.look

@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.watch.attempt: a node's launcher runs as long as it holds the lease, and no longer."""
+"""primus_bootstrap.launch.watch.attempt: a node's launcher runs while the attempt has its lease."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from primus_bootstrap.launch.watch.job_folder import JobFolder
 
 
-def test_a_launcher_ends_at_once_when_its_lease_is_taken(folder: JobFolder, launcher: subprocess.Popen[bytes]) -> None:
-    """Ranks included; the record says why, so that nobody waits for the node."""
+def test_a_launcher_ends_at_once_when_its_lease_is_revoked(folder: JobFolder, launcher: subprocess.Popen[bytes]) -> None:
+    """With its ranks; the record has the reason."""
     states.save(folder.state_file, replace(starting(), revoked=True))
 
     assert launcher.wait(10) == NOT_ITS_TURN
@@ -29,7 +29,7 @@ def test_a_launcher_ends_at_once_when_its_lease_is_taken(folder: JobFolder, laun
 
 
 def test_a_launcher_ends_when_its_lease_cannot_be_read(folder: JobFolder, launcher: subprocess.Popen[bytes]) -> None:
-    """A node that has lost its storage cannot know what the others do."""
+    """The node has lost its storage."""
     began = time.monotonic()
     folder.state_file.rename(folder.path / "away.json")
 

@@ -1,4 +1,4 @@
-"""primus-watch and programs that answer with bytes that are not UTF-8: none of them ends the watcher."""
+"""primus-watch with programs that print invalid UTF-8."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Give the folder of commands that is first in PATH."""
+    """Create the folder of commands that is first in PATH."""
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
@@ -41,8 +41,8 @@ def target(tmp_path: Path) -> SlurmTarget:
     return SlurmTarget(job, JobFolder(tmp_path))
 
 
-def test_slurm_that_names_a_node_with_a_bad_byte(say: Path, tmp_path: Path) -> None:
-    """The other nodes of the answer are candidates as before."""
+def test_a_node_name_with_an_invalid_byte_from_slurm(say: Path, tmp_path: Path) -> None:
+    """The other nodes are candidates."""
     program(say, "sinfo", r"printf 'n1|gpu*|idle\nn\377|gpu*|idle\n'")
 
     found = target(tmp_path).candidates()
@@ -50,8 +50,8 @@ def test_slurm_that_names_a_node_with_a_bad_byte(say: Path, tmp_path: Path) -> N
     assert [each.host.name for each in found.hosts] == ["n1", "n\N{REPLACEMENT CHARACTER}"]
 
 
-def test_slurm_that_fails_with_a_bad_byte(say: Path, tmp_path: Path) -> None:
-    """A controller that cannot be asked is silent, whatever it prints."""
+def test_an_error_with_an_invalid_byte_from_slurm(say: Path, tmp_path: Path) -> None:
+    """The controller counts as silent."""
     for name in ("squeue", "sacct"):
         program(say, name, r"printf 'error \377\n' >&2; exit 1")
 
@@ -62,8 +62,8 @@ def test_slurm_that_fails_with_a_bad_byte(say: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("answer", [r"printf '\377'", r"printf '{\"ok\": true'", "printf '%0100000d' 0 | tr 0 '['"])
-def test_a_host_whose_answer_is_no_json(say: Path, answer: str) -> None:
-    """It has given no answer; the program that asked goes on."""
+def test_an_answer_of_a_host_that_is_not_json(say: Path, answer: str) -> None:
+    """It counts as no answer."""
     program(say, "ssh", answer)
 
     with pytest.raises(NoAnswerError, match="ssh ended with exit code 0"):

@@ -1,4 +1,4 @@
-"""primus-watch with the target `direct`: real SSH, the real programs on the nodes, and nodes that are lost."""
+"""primus-watch with the target `direct`: real SSH, real programs on the nodes, and lost nodes."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ CALM = {"lost_after_s": 60, "lease_s": 60}
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
-    """Give a site with three nodes."""
+    """Create a site with three nodes."""
     made = Site(tmp_path)
     made.start("node1", "node2", "node3")
     yield made
     made.end()
 
 
-def test_a_job_runs_to_its_end_with_the_one_file_that_goes_to_hosts(tmp_path: Path) -> None:
-    """Watcher, node program and launcher all come from it; exit code 0 makes the job done, and the watcher ends well."""
+def test_a_job_runs_to_its_end_with_the_zip_application(tmp_path: Path) -> None:
+    """Watcher, node agent and launcher are in one file. Exit code 0 means done."""
     site = Site(tmp_path, bundled=True)
     site.start("node1")
     folder = site.submit(site.job(words=["12", "0.05"], policy=CALM))
@@ -60,8 +60,8 @@ def test_a_job_runs_to_its_end_with_the_one_file_that_goes_to_hosts(tmp_path: Pa
     ]  # fmt: skip
 
 
-def test_a_node_that_is_lost_costs_seconds_and_its_steps_are_made_again_elsewhere(site: Site) -> None:
-    """The spare takes over from the last checkpoint; the lost node is excluded, with a verdict."""
+def test_a_lost_node_is_replaced_within_seconds(site: Site) -> None:
+    """A spare continues from the last checkpoint. The lost node is excluded, with a verdict."""
     folder = site.submit(site.job())
     watcher = site.watch(folder)
     until(lambda: len(steps(folder)) >= 7)
@@ -79,8 +79,8 @@ def test_a_node_that_is_lost_costs_seconds_and_its_steps_are_made_again_elsewher
     assert (verdict.host, verdict.check, verdict.verdict, verdict.found) == ("node1", "workload_node", "fail", "node_lost")
 
 
-def test_a_watcher_that_is_killed_loses_nothing(site: Site) -> None:
-    """Training goes on without it; the next one finds the attempt running, and takes part in its end."""
+def test_a_killed_watcher_loses_nothing(site: Site) -> None:
+    """Training continues, and the next watcher finds the running attempt."""
     folder = site.submit(site.job(policy=CALM))
     site.watch(folder)
     until(lambda: len(steps(folder)) >= 3)
@@ -97,8 +97,8 @@ def test_a_watcher_that_is_killed_loses_nothing(site: Site) -> None:
 
 
 @LONG
-def test_a_full_disk_stops_the_watcher_and_not_the_job(site: Site) -> None:
-    """What cannot be written is not acted upon; the next start finds the job where it is."""
+def test_a_full_disk_stops_the_watcher_but_not_the_job(site: Site) -> None:
+    """The next watcher continues."""
     folder = site.submit(site.job(policy=CALM))
     site.watch(folder)
     until(lambda: len(steps(folder)) >= 2)
@@ -120,7 +120,7 @@ def test_a_full_disk_stops_the_watcher_and_not_the_job(site: Site) -> None:
 
 
 def test_a_second_watcher_is_refused(site: Site) -> None:
-    """One job has one watcher, on whichever host."""
+    """A job has one watcher."""
     folder = site.submit(site.job(policy=CALM))
     first = site.watch(folder)
     until(lambda: folder.state() is not None)
@@ -129,8 +129,8 @@ def test_a_second_watcher_is_refused(site: Site) -> None:
     site.watcher = first
 
 
-def test_a_node_that_only_ssh_does_not_reach_goes_on(site: Site) -> None:
-    """Steps are made, so nobody is lost; the end is read from the shared storage."""
+def test_a_node_without_ssh_continues(site: Site) -> None:
+    """The job makes steps, so the node is not lost. Its end is read from the shared storage."""
     folder = site.submit(site.job())
     watcher = site.watch(folder)
     until(lambda: len(steps(folder)) >= 3)
@@ -144,8 +144,8 @@ def test_a_node_that_only_ssh_does_not_reach_goes_on(site: Site) -> None:
 
 
 @LONG
-def test_a_lost_node_ends_what_it_runs_before_another_takes_over(site: Site) -> None:
-    """It hangs and cannot be reached: nobody can end it there, so it ends itself when its lease is taken."""
+def test_a_lost_node_ends_its_launcher_before_the_next_attempt(site: Site) -> None:
+    """It cannot be reached, so it ends itself when its lease is revoked."""
     folder = site.submit(site.job())
     (folder.run / "drill-8").write_text("hang")
     watcher = site.watch(folder)
@@ -161,7 +161,7 @@ def test_a_lost_node_ends_what_it_runs_before_another_takes_over(site: Site) -> 
 
 
 @LONG
-def test_a_hang_is_ended_and_training_goes_on(site: Site) -> None:
+def test_a_hang_is_ended_and_training_continues(site: Site) -> None:
     """No new step within progress_timeout_s."""
     folder = site.submit(site.job(policy={**CALM, "progress_timeout_s": 5}))
     (folder.run / "drill-8").write_text("hang")
@@ -175,8 +175,8 @@ def test_a_hang_is_ended_and_training_goes_on(site: Site) -> None:
 
 
 @LONG
-def test_a_loss_that_is_not_finite_at_the_same_step_again_ends_the_job(site: Site) -> None:
-    """It is tried once more, no third time; the cause and what to do are said."""
+def test_a_repeated_loss_that_is_not_finite_ends_the_job(site: Site) -> None:
+    """The job restarts once. The reason and a fix are in its state."""
     folder = site.submit(site.job(words=["20", "0.05"], policy=CALM))
     (folder.run / "drill-8").write_text("again nan")
 
@@ -188,8 +188,8 @@ def test_a_loss_that_is_not_finite_at_the_same_step_again_ends_the_job(site: Sit
     assert state.fix
 
 
-def test_a_launcher_that_cannot_run_it_is_quoted(site: Site) -> None:
-    """Before a rank there are no logs of ranks: the launcher's own error is what people need."""
+def test_the_error_of_a_launcher_is_the_reason(site: Site) -> None:
+    """Without ranks there are no logs of ranks."""
     folder = site.submit(site.job(words=["train", "pretrain"], options=["--single", "--script=/missing.py"], policy=CALM))
 
     assert site.watch(folder).wait(60) == 0
@@ -202,8 +202,8 @@ def test_a_launcher_that_cannot_run_it_is_quoted(site: Site) -> None:
 
 
 @LONG
-def test_a_job_that_is_asked_to_stop_from_outside_goes_on_at_once(site: Site) -> None:
-    """Exit code 75 is a checkpoint, not a failure: no budget, no host excluded."""
+def test_a_checkpointed_stop_from_outside_restarts_at_once(site: Site) -> None:
+    """Exit code 75 is not a failure: no retry is counted, and no host excluded."""
     folder = site.submit(site.job(policy=CALM))
     watcher = site.watch(folder)
     until(lambda: len(steps(folder)) >= 7)
@@ -217,8 +217,8 @@ def test_a_job_that_is_asked_to_stop_from_outside_goes_on_at_once(site: Site) ->
 
 
 @LONG
-def test_a_job_that_never_makes_a_step_is_given_up_with_the_reason(site: Site) -> None:
-    """The budget stops it; what the launcher said is kept of every attempt."""
+def test_a_job_that_never_makes_a_step_fails(site: Site) -> None:
+    """The retry budget ends it. The logs of every attempt are kept."""
     folder = site.submit(site.job(words=["no number", "0"], policy={**CALM, "max_restarts_without_progress": 2, "backoff_s": [0]}))
 
     assert site.watch(folder).wait(90) == 0
@@ -232,7 +232,7 @@ def test_a_job_that_never_makes_a_step_is_given_up_with_the_reason(site: Site) -
 
 @LONG
 def test_a_cancelled_job_keeps_its_checkpoint_and_can_be_resumed(site: Site) -> None:
-    """By the words that people use."""
+    """With the commands `request cancel` and `request resume`."""
     folder = site.submit(site.job(policy=CALM))
     watcher = site.watch(folder)
     until(lambda: len(steps(folder)) >= 7)
@@ -249,8 +249,8 @@ def test_a_cancelled_job_keeps_its_checkpoint_and_can_be_resumed(site: Site) -> 
 
 
 @LONG
-def test_who_resumes_a_job_that_is_still_being_cancelled_is_heard(site: Site) -> None:
-    """The request is kept until the job is cancelled, and it goes on then."""
+def test_a_resume_during_a_cancellation_is_applied_later(site: Site) -> None:
+    """The request is kept until the job is cancelled."""
     folder = site.submit(site.job(words=["20", "0.5"], policy=CALM))
     watcher = site.watch(folder)
     until(lambda: len(steps(folder)) >= 2)
@@ -263,8 +263,8 @@ def test_who_resumes_a_job_that_is_still_being_cancelled_is_heard(site: Site) ->
     assert [event["kind"] for event in events(folder, "cancelled", "resumed")] == ["cancelled", "resumed"]
 
 
-def test_the_age_of_a_hosts_health_is_counted_by_one_clock(site: Site) -> None:
-    """A host whose clock is an hour ahead would else prove with an old record that it is well again."""
+def test_the_age_of_a_health_record_uses_one_clock(site: Site) -> None:
+    """A host whose clock is ahead must not return with an old record."""
     folder = site.submit(site.job())
     target = DirectTarget(folder.job(), folder, Broker(site.socket))
     ahead = time.time() + 3600
@@ -275,8 +275,8 @@ def test_the_age_of_a_hosts_health_is_counted_by_one_clock(site: Site) -> None:
     assert target.broker.ask_node("node1", {"verb": "probe"}, timeout_s=30)["now"] > ahead - 3660
 
 
-def test_a_host_with_another_key_is_not_talked_to(site: Site) -> None:
-    """It counts as a host that does not answer, with ssh's reason; the next one is taken."""
+def test_a_host_with_another_host_key_is_not_used(site: Site) -> None:
+    """It counts as silent, with ssh's message."""
     known = site.host_keys / "node1"
     other = (site.folder / "user_key.pub").read_text().split()[:2]
     known.write_text(" ".join([known.read_text().split()[0], *other]) + "\n")
@@ -287,7 +287,7 @@ def test_a_host_with_another_key_is_not_talked_to(site: Site) -> None:
 
 
 def test_an_attempt_is_started_only_once(site: Site) -> None:
-    """A watcher that was killed before it noted the start asks again; so may one whose answer was lost."""
+    """A watcher may repeat the request after a crash or a lost answer."""
     folder = site.submit(site.job())
     job = folder.job()
     state = states.State(job.id, phase=states.STARTING, attempt=1, hosts=job.direct.hosts, attempts=(states.Attempt(1),))
@@ -307,8 +307,8 @@ def test_an_attempt_is_started_only_once(site: Site) -> None:
     assert [line["step"] for line in steps(folder)] == list(range(1, len(steps(folder)) + 1))
 
 
-def test_a_node_that_has_started_again_is_told_from_one_whose_launcher_was_killed(site: Site) -> None:
-    """By the boot that the launcher noted: the one is the node's fault, the other may be anybody's."""
+def test_a_rebooted_node_differs_from_a_killed_launcher(site: Site) -> None:
+    """By the boot id in the record: only a reboot excludes the node."""
     folder = site.submit(site.job())
     job = folder.job()
     state = states.State(job.id, phase=states.RUNNING, attempt=1, hosts=job.direct.hosts, attempts=(states.Attempt(1),))

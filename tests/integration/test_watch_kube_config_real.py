@@ -1,4 +1,4 @@
-"""The kubeconfig that a watcher takes, what it refuses of one, and that no answer is no refusal."""
+"""primus_bootstrap.launch.watch.kube_api: a server that does not answer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_a_port_where_nobody_listens_gives_no_answer(tmp_path: Path) -> None:
-    """That is unknown, and said with what the system calls it."""
+def test_a_closed_port_gives_no_answer(tmp_path: Path) -> None:
+    """The state is unknown. The message has the system's error."""
     with pytest.raises(ApiSilentError, match="did not answer: ConnectionRefusedError"):
         Api(written(tmp_path, {}, {"token": "abc"})).get("/apis")

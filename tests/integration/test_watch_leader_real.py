@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
-    """Give a site with one node."""
+    """Create a site with one node."""
     made = Site(tmp_path)
     made.start("node1")
     yield made
@@ -38,8 +38,8 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 
 @needs_sshd
-def test_a_watcher_whose_job_another_one_has_taken_writes_no_more(site: Site) -> None:
-    """Both would start attempts, where locks do not reach from host to host; the job itself runs on."""
+def test_a_watcher_that_lost_its_job_stops_writing(site: Site) -> None:
+    """File locks may be local to a host. The job continues."""
     folder = site.submit(site.job(words=["500", "0.2"]))
     watcher = site.watch(folder)
     until(lambda: len(steps(folder)) >= 2)
@@ -54,8 +54,8 @@ def test_a_watcher_whose_job_another_one_has_taken_writes_no_more(site: Site) ->
 
 
 @needs_sshd
-def test_a_watcher_that_was_away_touches_nothing_of_the_attempt_of_another(site: Site) -> None:
-    """It wanted to start the next attempt; the other one has, and its logs stay where they are."""
+def test_a_watcher_that_lost_its_job_changes_no_attempt(site: Site) -> None:
+    """The other watcher has started the next attempt."""
     folder = site.submit(site.job())
     (folder.run / "logs").mkdir()
     watcher = Watcher(folder.job(), folder, make_target(folder.job(), folder, Broker(site.socket)))
@@ -68,8 +68,8 @@ def test_a_watcher_that_was_away_touches_nothing_of_the_attempt_of_another(site:
 
 
 @needs_sshd
-def test_the_time_to_end_counts_from_when_nodes_can_read_that_they_must(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Slow storage shows them the end of their lease later than it was decided; the next attempt must wait for that as well."""
+def test_the_fence_starts_after_the_revocation_is_written(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On slow storage, nodes can read it only later."""
     folder = site.submit(site.job())
     watcher = Watcher(folder.job(), folder, make_target(folder.job(), folder, Broker(site.socket)))
     before = replace(STATE, job=folder.path.name, watcher=watcher.leader.name, attempts=(states.Attempt(1),))
@@ -91,7 +91,7 @@ def test_the_time_to_end_counts_from_when_nodes_can_read_that_they_must(site: Si
 
 
 def test_a_lease_counts_from_before_it_was_read(folder: JobFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An answer that was long under way is as old as the question."""
+    """A slow read is as old as its start."""
     read = states.load
 
     def slow(path: Path) -> states.State | None:

@@ -1,4 +1,4 @@
-"""primus-watch with the target `slurm`: what is handed in, what is found again, nodes that are lost, a controller that is silent."""
+"""primus-watch with the target `slurm`: submission, lost nodes and a silent controller."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LONG = pytest.mark.long("primus_bootstrap/launch/watch", "tests/integration/watc
 
 @pytest.fixture
 def slurm(tmp_path: Path) -> Iterator[SlurmStandIn]:
-    """Give a Slurm with three nodes."""
+    """Create a Slurm cluster with three nodes."""
     made = SlurmStandIn(tmp_path / "slurm")
     made.start("n1", "n2", "n3")
     yield made
@@ -45,7 +45,7 @@ def slurm(tmp_path: Path) -> Iterator[SlurmStandIn]:
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
-    """Give a service host."""
+    """Create a service host."""
     made = Site(tmp_path)
     made.jobs.mkdir()
     (tmp_path / "train.py").write_text(TRAIN)
@@ -89,8 +89,8 @@ def ended(site: Site) -> int:
     return site.watcher.wait(90)
 
 
-def test_a_job_is_handed_in_once_and_runs_to_its_end(site: Site, slurm: SlurmStandIn) -> None:
-    """With a name that it is found by, and never requeued by Slurm itself."""
+def test_a_job_is_submitted_once_and_runs_to_its_end(site: Site, slurm: SlurmStandIn) -> None:
+    """With its name and --no-requeue."""
     folder = start(site, slurm, words=["6", "0.05"], gpus_per_node=2, processes_per_node=1, policy=CALM)
 
     assert ended(site) == 0
@@ -109,8 +109,8 @@ def test_a_job_is_handed_in_once_and_runs_to_its_end(site: Site, slurm: SlurmSta
 
 
 @LONG
-def test_a_node_that_slurm_loses_is_left_out_of_the_next_job(site: Site, slurm: SlurmStandIn) -> None:
-    """A new job is handed in at once, and training goes on from the last checkpoint."""
+def test_a_node_that_slurm_loses_is_excluded(site: Site, slurm: SlurmStandIn) -> None:
+    """A new job is submitted at once, and continues from the last checkpoint."""
     folder = start(site, slurm)
     until(lambda: len(steps(folder)) >= 7)
     slurm.lose("n1")
@@ -124,8 +124,8 @@ def test_a_node_that_slurm_loses_is_left_out_of_the_next_job(site: Site, slurm: 
 
 
 @LONG
-def test_a_launcher_that_says_nothing_on_a_node_that_slurm_hears_from_is_nobodys_fault(site: Site, slurm: SlurmStandIn) -> None:
-    """Somebody killed it: the job goes on, and no host is left out."""
+def test_a_killed_launcher_excludes_no_node(site: Site, slurm: SlurmStandIn) -> None:
+    """Slurm hears from the node, and the job restarts."""
     folder = start(site, slurm, words=["12", "0.2"])
     until(lambda: len(steps(folder)) >= 7)
     slurm.silence("n1")
@@ -159,7 +159,7 @@ FAILED = replace(SILENT, rank=0, host="n1", ended=2.0, exit_code=1)
         ("PREEMPTED", "n1,n2", "down*", (FAILED, SILENT), "ended", False),
     ],
 )
-def test_what_slurm_and_the_launchers_say_makes_a_nodes_state(  # noqa: PLR0917 - a table
+def test_the_state_of_a_node_by_slurm_and_records(  # noqa: PLR0917 - a table
     site: Site,
     slurm: SlurmStandIn,
     monkeypatch: pytest.MonkeyPatch,
@@ -170,7 +170,7 @@ def test_what_slurm_and_the_launchers_say_makes_a_nodes_state(  # noqa: PLR0917 
     expected: str,
     heard: bool,  # noqa: FBT001
 ) -> None:
-    """The second node said nothing; both nodes are looked at, also where a job that completes lists only those not given back."""
+    """The second node has no record. A completing job lists only the nodes that are not released."""
     monkeypatch.setenv("PATH", slurm.path)
     folder = site.submit(job(site, nodes=2))
     attempt = folder.attempt(1)
@@ -201,7 +201,7 @@ def test_what_slurm_and_the_launchers_say_makes_a_nodes_state(  # noqa: PLR0917 
         ((("COMPLETING", "completing"), ("FAILED", "idle")), None, "unknown", None),
     ],
 )
-def test_a_node_whose_launcher_falls_silent_is_judged_by_what_slurm_says_of_it_in_time(  # noqa: PLR0917 - a table
+def test_a_silent_launcher_is_evaluated_by_later_answers_of_slurm(  # noqa: PLR0917 - a table
     site: Site,
     slurm: SlurmStandIn,
     monkeypatch: pytest.MonkeyPatch,
@@ -210,7 +210,7 @@ def test_a_node_whose_launcher_falls_silent_is_judged_by_what_slurm_says_of_it_i
     cause: str,
     verdict: str | None,
 ) -> None:
-    """A rank elsewhere fails before Slurm has noticed that a node is gone: its word is waited for, and nobody is blamed without it."""
+    """A rank fails before Slurm notices the lost node. The watcher waits for Slurm before it excludes a node."""
     monkeypatch.setenv("PATH", slurm.path)
     folder = site.submit(job(site, nodes=2, policy={"lost_after_s": 20, "lease_s": 15}))
     folder.attempt(1).mkdir()
@@ -239,10 +239,8 @@ def test_a_node_whose_launcher_falls_silent_is_judged_by_what_slurm_says_of_it_i
         assert Watcher(asked, folder, target)._verdict(after.excluded[0], after).verdict == verdict
 
 
-def test_a_slurm_that_cannot_be_asked_of_nodes_makes_none_of_them_lost(
-    site: Site, slurm: SlurmStandIn, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A job that completes, one launcher silent, sinfo broken: the node may still run something."""
+def test_without_sinfo_no_node_is_lost(site: Site, slurm: SlurmStandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job completes with one silent launcher, which may still run."""
     monkeypatch.setenv("PATH", slurm.path)
     folder = site.submit(job(site, nodes=2))
     slurm.put("COMPLETING", "n2")
@@ -255,8 +253,8 @@ def test_a_slurm_that_cannot_be_asked_of_nodes_makes_none_of_them_lost(
 
 
 @LONG
-def test_a_job_that_slurm_forgets_while_it_runs_keeps_its_lease_first(site: Site, slurm: SlurmStandIn) -> None:
-    """A controller that began without its state says that there is none: the launcher, which runs, ends before the next one starts."""
+def test_a_running_job_that_slurm_forgets_ends_before_the_next_attempt(site: Site, slurm: SlurmStandIn) -> None:
+    """A controller without its state does not know the job, but the launcher runs."""
     folder = start(site, slurm, words=["40", "0.3"])  # long enough for a busy machine to see it while it runs
     until(lambda: len(steps(folder)) >= 3)
     (slurm.folder / "jobs" / "100.json").rename(slurm.folder / "lost")
@@ -269,10 +267,10 @@ def test_a_job_that_slurm_forgets_while_it_runs_keeps_its_lease_first(site: Site
     assert folder.state().excluded == ()  # type: ignore[union-attr]
 
 
-def test_of_two_slurm_jobs_for_one_attempt_the_one_counts_that_began_it(
+def test_of_two_slurm_jobs_the_one_that_claimed_the_attempt_counts(
     site: Site, slurm: SlurmStandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Slurm was slow, sbatch was given up and tried again, and both were heard: the second one is refused by the first one's claim."""
+    """An sbatch timed out, was repeated, and both succeeded."""
     monkeypatch.setenv("PATH", slurm.path)
     folder = site.submit(job(site))
     slurm.put("RUNNING", "n1")
@@ -285,8 +283,8 @@ def test_of_two_slurm_jobs_for_one_attempt_the_one_counts_that_began_it(
     assert (seen.status, seen.target_id, [node.host for node in seen.nodes]) == ("running", "100", ["n1"])
 
 
-def test_why_a_job_waits_in_slurm_is_said(site: Site, slurm: SlurmStandIn, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the command that lets a held one go on; the watcher itself does not argue with who held it."""
+def test_the_reason_of_a_waiting_slurm_job_is_shown(site: Site, slurm: SlurmStandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the command that releases a held job."""
     monkeypatch.setenv("PATH", slurm.path)
     folder = site.submit(job(site))
     state = states.State("small-0a1b2c", states.STARTING, attempt=1, attempts=(states.Attempt(1),), since=1000.0)
@@ -304,8 +302,8 @@ def test_why_a_job_waits_in_slurm_is_said(site: Site, slurm: SlurmStandIn, monke
     ]
 
 
-def test_a_controller_that_is_silent_is_no_reason_for_anything(site: Site, slurm: SlurmStandIn) -> None:
-    """The job runs on; nothing is handed in twice."""
+def test_a_silent_controller_changes_nothing(site: Site, slurm: SlurmStandIn) -> None:
+    """The job continues, and is not submitted twice."""
     folder = start(site, slurm)
     until(lambda: len(steps(folder)) >= 2)
     for name in ("squeue", "sacct", "sinfo"):
@@ -320,7 +318,7 @@ def test_a_controller_that_is_silent_is_no_reason_for_anything(site: Site, slurm
     assert folder.state().attempt == 1  # type: ignore[union-attr]
 
 
-def test_a_job_that_the_queue_has_forgotten_is_known_by_what_its_launchers_wrote(site: Site, slurm: SlurmStandIn) -> None:
+def test_a_forgotten_job_is_known_by_its_records(site: Site, slurm: SlurmStandIn) -> None:
     """Slurm forgets jobs after MinJobAge, and not every site has accounting."""
     folder = start(site, slurm, words=["10", "0.1"], policy=CALM)
     until(lambda: len(steps(folder)) >= 2)
@@ -336,7 +334,7 @@ def test_a_job_that_the_queue_has_forgotten_is_known_by_what_its_launchers_wrote
 
 
 def test_a_cancelled_job_writes_its_checkpoint_first(site: Site, slurm: SlurmStandIn) -> None:
-    """SIGTERM goes to the launchers, once."""
+    """The launchers get SIGTERM once."""
     folder = start(site, slurm, words=["500", "0.1"], policy=CALM)
     until(lambda: len(steps(folder)) >= 2)
     folder.request(folders.CANCEL)
@@ -348,8 +346,8 @@ def test_a_cancelled_job_writes_its_checkpoint_first(site: Site, slurm: SlurmSta
     assert [words[1] for words in slurm.calls("scancel")] == ["--signal=TERM"]
 
 
-def test_what_somebody_cancels_in_slurm_stays_cancelled(site: Site, slurm: SlurmStandIn) -> None:
-    """The watcher does not argue with scancel."""
+def test_a_job_cancelled_in_slurm_stays_cancelled(site: Site, slurm: SlurmStandIn) -> None:
+    """The watcher does not restart it."""
     folder = start(site, slurm, words=["500", "0.1"], policy=CALM)
     until(lambda: len(steps(folder)) >= 2)
     number = slurm.jobs()[0]["id"]
@@ -362,7 +360,7 @@ def test_what_somebody_cancels_in_slurm_stays_cancelled(site: Site, slurm: Slurm
     assert "not by a request" in state.reason
 
 
-def test_an_attempt_that_slurm_has_is_not_handed_in_again(site: Site, slurm: SlurmStandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_attempt_that_slurm_has_is_not_submitted_again(site: Site, slurm: SlurmStandIn, monkeypatch: pytest.MonkeyPatch) -> None:
     """A watcher that was killed between sbatch and its note finds the job by its name; silence is no proof that there is none."""
     monkeypatch.setenv("PATH", slurm.path)
     folder = site.submit(job(site, words=["3", "0.05"]))

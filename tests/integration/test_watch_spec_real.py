@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_a_folder_is_made_once_and_only_for_oneself(tmp_path: Path) -> None:
-    """The same again changes nothing; another job with that id, or of somebody else, is refused; nothing half-made stays."""
+def test_a_folder_is_created_once_and_only_for_the_own_account(tmp_path: Path) -> None:
+    """A repetition changes nothing. Another job with that id, or of another account, is refused."""
     first, changed = folders.create(tmp_path, json.dumps(JOB))
     assert changed
     assert first.key() == first.key()
@@ -41,8 +41,8 @@ def test_a_folder_is_made_once_and_only_for_oneself(tmp_path: Path) -> None:
     assert (first.path / "key").stat().st_mode & 0o777 == 0o600
 
 
-def test_a_submission_that_is_repeated_may_find_other_hosts_in_service(tmp_path: Path) -> None:
-    """The order of the hosts and who is left out are what a submission finds; what its user asks for must be the same."""
+def test_a_repeated_submission_may_have_other_hosts(tmp_path: Path) -> None:
+    """Their order, and the excluded ones, may differ. The user's own settings may not."""
     second = {"name": "n2", "address": "10.0.0.2"}
     hosts: dict[str, Any] = {"hosts": [*JOB["direct"]["hosts"], second], "ssh": SSH}
     first, _ = folders.create(tmp_path, json.dumps({**JOB, "direct": hosts}))
@@ -54,7 +54,7 @@ def test_a_submission_that_is_repeated_may_find_other_hosts_in_service(tmp_path:
         folders.create(tmp_path, json.dumps({**JOB, "direct": {**hosts, "hosts": [second]}}))
 
 
-def test_people_and_programs_can_read_how_jobs_stand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_and_list(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Before a watcher has looked at it there is no state; what is no job is left out of the list."""
     folder, _ = folders.create(tmp_path, json.dumps(JOB))
     (tmp_path / "something").mkdir()
@@ -75,7 +75,7 @@ def test_people_and_programs_can_read_how_jobs_stand(tmp_path: Path, capsys: pyt
 
 
 def test_a_list_of_many_jobs_stays_small(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It goes over SSH as a whole: no events, and of many attempts the newest."""
+    """Without events, and with the newest attempt only."""
     folder, _ = folders.create(tmp_path, json.dumps(JOB))
     attempts = tuple(states.Attempt(number) for number in range(1, 51))
     states.save(folder.state_file, states.State(JOB["id"], attempt=50, attempts=attempts))
@@ -100,8 +100,8 @@ def test_a_list_of_many_jobs_stays_small(tmp_path: Path, capsys: pytest.CaptureF
         [],
     ],
 )
-def test_a_state_of_any_form_leaves_the_list_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str], state: object) -> None:
-    """A user writes the state of the own job; on the host and on the controller the job is listed, and so are those of others."""
+def test_an_invalid_state_does_not_hide_other_jobs(tmp_path: Path, capsys: pytest.CaptureFixture[str], state: object) -> None:
+    """A user can write the state of the own job. It is listed on the host and on the controller."""
     folder, _ = folders.create(tmp_path, json.dumps(JOB))
     folders.create(tmp_path, json.dumps({**JOB, "id": "other-0a1b2d", "name": "other"}))
     whole = {**states.State(JOB["id"]).to_json(), **state} if isinstance(state, dict) else state
@@ -114,10 +114,10 @@ def test_a_state_of_any_form_leaves_the_list_whole(tmp_path: Path, capsys: pytes
     assert len(capsys.readouterr().out.splitlines()) == 2
 
 
-def test_a_job_file_that_flips_is_listed_under_no_other_name(
+def test_a_job_file_that_changes_is_listed_as_checked_or_as_a_problem(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its owner writes another job's id, and another account, between two reads: what is shown is what was checked, or a problem."""
+    """Its owner changes id and account between two reads."""
     folder, other = (folders.create(tmp_path, json.dumps({**JOB, "id": name}))[0] for name in ("a-000000", "b-000000"))
     good, foreign = folder.job_file.read_text(), other.job_file.read_text()
     read = safe_files.read_regular
@@ -143,7 +143,7 @@ def test_a_job_file_that_flips_is_listed_under_no_other_name(
 def test_a_job_that_names_another_account_is_a_problem_of_its_owner(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A job belongs to the owner of its folder, whatever its file says."""
+    """A job belongs to the owner of its folder."""
     monkeypatch.setattr(watch_program, "_as_owner", lambda _: None)  # this number is no account here
     folder, _ = folders.create(tmp_path, json.dumps(JOB))
     os.chown(folder.path, 64973, 64973)

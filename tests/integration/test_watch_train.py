@@ -1,4 +1,4 @@
-"""primus-watch with the trainer itself: two nodes, one of them is lost, and the losses are those of an undisturbed run."""
+"""primus-watch with the real trainer: a lost node does not change the losses."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = [needs_sshd, pytest.mark.skipif(not _HAS_TORCH, reason="this Python
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
-    """Give a site with three nodes."""
+    """Create a site with three nodes."""
     made = Site(tmp_path)
     made.start("node1", "node2", "node3")
     yield made
@@ -49,13 +49,13 @@ def submit(site: Site, name: str) -> JobFolder:
 
 
 def losses(folder: JobFolder) -> dict[int, float]:
-    """Return the loss of each step; where a step is there twice, the later one counts."""
+    """Return the loss of each step; of a repeated step, the later one."""
     return {line["step"]: line["loss"] for line in steps(folder)}
 
 
 @LONG
-def test_a_run_that_loses_a_node_ends_with_the_losses_of_one_that_does_not(site: Site) -> None:
-    """To the bit: the same number of ranks, the same data, from the last complete checkpoint."""
+def test_a_lost_node_does_not_change_the_losses(site: Site) -> None:
+    """Bit by bit: same ranks and data, from the last complete checkpoint."""
     hit, calm = submit(site, "hit"), submit(site, "calm")
     watcher = site.watch(hit)
     until(lambda: len(losses(hit)) >= 8)

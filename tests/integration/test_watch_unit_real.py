@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.watch.node_agent: who is listened to, what is started, and whose rights count."""
+"""primus_bootstrap.launch.watch.node_agent: authorization, and the start of units."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def allowed(site: watch_rig.Site, *, min_uid: int = 0) -> node_agent.HostRules:
 
 
 def request(folder: JobFolder, verb: str = "status", **changes: Any) -> dict[str, Any]:
-    """Return a request that is entitled."""
+    """Return an authorized request."""
     return {"schema": SCHEMA, "verb": verb, "job": folder.path.name, "attempt": 1, "key": folder.key(), **changes}
 
 
@@ -53,8 +53,8 @@ def request(folder: JobFolder, verb: str = "status", **changes: Any) -> dict[str
         ({"verb": "start", "rank": 1}, "is not a node of the job"),
     ],
 )
-def test_a_request_that_is_not_entitled_or_not_understood_is_refused(site: watch_rig.Site, changes: dict[str, Any], said: str) -> None:
-    """Nothing is started, and no word of it reaches a command."""
+def test_an_unauthorized_or_malformed_request_is_refused(site: watch_rig.Site, changes: dict[str, Any], said: str) -> None:
+    """Nothing is started, and no part of it reaches a command line."""
     folder = site.submit(site.job())
     with pytest.raises(PrimusError, match=said):
         node_agent.answer_request(request(folder, **changes), allowed(site))
@@ -62,8 +62,8 @@ def test_a_request_that_is_not_entitled_or_not_understood_is_refused(site: watch
     assert list((site.nodes["node1"].folder / "units").glob("primus-job-*")) == []
 
 
-def test_only_accounts_that_root_has_named_start_jobs(site: watch_rig.Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Others, and those that sudo gives a right, may look at and stop what runs, and start nothing."""
+def test_only_allowed_accounts_start_jobs(site: watch_rig.Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Other accounts, and those with sudo rights, may only query and stop jobs."""
     folder = site.submit(site.job())
     named = allowed(site)
     sudo = tmp_path / "sudo"
@@ -83,22 +83,22 @@ def test_only_accounts_that_root_has_named_start_jobs(site: watch_rig.Site, monk
 
 
 def test_root_runs_no_jobs(site: watch_rig.Site) -> None:
-    """The owner of the folder decides whose processes run; accounts of the system are refused."""
+    """Accounts of the system are refused."""
     folder = site.submit(site.job())
     with pytest.raises(PrimusError, match="its owner is not a user"):
         node_agent.answer_request(request(folder), allowed(site, min_uid=1000))
 
 
-def test_a_link_to_a_jobs_folder_is_no_jobs_folder(site: watch_rig.Site) -> None:
-    """It is not followed, whoever owns what it leads to."""
+def test_a_symbolic_link_to_a_jobs_folder_is_refused(site: watch_rig.Site) -> None:
+    """Whoever owns its target."""
     folder = site.submit(site.job())
     (site.jobs / "link-0a1b2c").symlink_to(folder.path)
     with pytest.raises(PrimusError, match="link-0a1b2c: is a symbolic link"):
         node_agent.answer_request({**request(folder), "job": "link-0a1b2c"}, allowed(site))
 
 
-def test_what_a_user_may_not_read_is_not_read_for_him() -> None:
-    """A key that links to a file of root's proves nothing, although this program runs as root."""
+def test_files_are_read_with_the_rights_of_the_owner() -> None:
+    """A key that links to a file of root is not read."""
     root = Path(tempfile.mkdtemp())
     try:
         root.chmod(0o755)
@@ -123,8 +123,8 @@ def test_what_a_user_may_not_read_is_not_read_for_him() -> None:
         shutil.rmtree(root)
 
 
-def test_an_older_attempt_is_ended_before_a_newer_one_starts_and_never_comes_back(site: watch_rig.Site) -> None:
-    """Whatever state.json says: what systemd knows here is enough."""
+def test_an_older_attempt_is_killed_before_a_newer_one_starts(site: watch_rig.Site) -> None:
+    """The units of systemd decide, not state.json."""
     folder = site.submit(site.job())
     older = ["systemd-run", "--collect", "--uid=0", "--unit=primus-job-small-0a1b2c-1.service", "--", "sleep", "300"]
     node_agent._run(older)
@@ -139,7 +139,7 @@ def test_an_older_attempt_is_ended_before_a_newer_one_starts_and_never_comes_bac
 
 
 def test_gpus_are_not_shared_by_two_jobs(site: watch_rig.Site) -> None:
-    """Another job's unit here refuses the start; the probe names it."""
+    """The start fails, and the probe names the other unit."""
     folder = site.submit(site.job(gpus_per_node=8))
     other = "primus-job-other-0a1b2c-1.service"
     node_agent._run(["systemd-run", "--collect", "--uid=0", f"--unit={other}", "--", "sleep", "300"])
@@ -149,8 +149,8 @@ def test_gpus_are_not_shared_by_two_jobs(site: watch_rig.Site) -> None:
     assert node_agent.answer_request({"schema": SCHEMA, "verb": "probe"}, allowed(site))["units"] == [other]
 
 
-def test_two_jobs_do_not_start_at_once_on_a_host(site: watch_rig.Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both would find it free; the second one is told to ask again."""
+def test_two_jobs_do_not_start_on_a_host_at_the_same_time(site: watch_rig.Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second one must retry."""
     monkeypatch.setattr(node_agent, "_LOCK", tmp_path / "lock")
     monkeypatch.setattr(node_agent, "_LOCK_S", 0.3)
     folder = site.submit(site.job())

@@ -1,4 +1,4 @@
-"""The role `primus_watch`: its texts mean the same to ssh, sudo, systemd and the program that answers on a node."""
+"""The role `primus_watch`: its files agree with ssh, sudo, systemd and the programs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def test_sudo_reads_the_rule(tmp_path: Path) -> None:
-    """Visudo itself takes the file."""
+    """Visudo accepts the file."""
     program = shutil.which("visudo", path="/usr/sbin:/sbin:/usr/bin")
     if program is None:
         pytest.skip("visudo is not installed on this machine")

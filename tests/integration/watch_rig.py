@@ -1,4 +1,4 @@
-"""Nodes for the tests of primus-watch: an sshd on a loopback address each, a broker, the real programs, and a stand-in for systemd only."""
+"""Nodes for the tests of primus-watch: an sshd per node on a loopback address, a broker, the real programs, and a fake systemd."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ for step in range(step + 1, steps + 1):
 
 @dataclass
 class Node:
-    """A host: one sshd that runs nothing but primus-unit, and its units."""
+    """A host: an sshd that runs only primus-unit, and its units."""
 
     name: str
     address: str
@@ -120,7 +120,7 @@ class Node:
     sshd: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
     def launchers(self) -> tuple[int, ...]:
-        """Return the main process of each unit that runs."""
+        """Return the main process of each running unit."""
         found = []
         for path in (self.folder / "units").glob("primus-job-*"):
             with suppress(ValueError):
@@ -128,18 +128,18 @@ class Node:
         return tuple(pid for pid in found if _runs(pid))
 
     def ranks(self) -> tuple[int, ...]:
-        """Return everything that the units' main processes have started."""
+        """Return the descendants of the units' main processes."""
         return tuple(pid for launcher in self.launchers() for pid in descendants(launcher))
 
     def kill(self) -> None:
-        """Lose the node: nothing answers, nothing runs, and nobody there had time to say so."""
+        """Lose the node: it does not answer, and all its processes are killed."""
         self.cut()
         launchers = self.launchers()
         _send(launchers, signal.SIGSTOP)
         _send((*self.ranks(), *launchers), signal.SIGKILL)
 
     def cut(self) -> None:
-        """Cut the node off: nothing answers, and what runs there runs on."""
+        """Disconnect the node: it does not answer, and its processes continue."""
         if self.sshd is not None:
             _send((*descendants(self.sshd.pid), self.sshd.pid), signal.SIGKILL)  # sessions that are open answer no more
             self.sshd.wait(LIMIT_S)
@@ -148,7 +148,7 @@ class Node:
 
 @dataclass
 class Site:
-    """Nodes with a shared folder, and a service host: this machine."""
+    """Nodes with a shared folder, and this machine as the service host."""
 
     folder: Path
     nodes: dict[str, Node] = field(default_factory=dict)
@@ -159,12 +159,12 @@ class Site:
 
     @property
     def socket(self) -> Path:
-        """Where the broker listens."""
+        """The socket of the broker."""
         return self.folder / "broker.sock"
 
     @property
     def host_keys(self) -> Path:
-        """A file for each node: its address, and the key that it must answer with."""
+        """A file per node with its address and host key."""
         return self.folder / "known_hosts.d"
 
     @property
@@ -174,11 +174,11 @@ class Site:
 
     @property
     def program(self) -> Path:
-        """The one file that goes to hosts."""
+        """The zip application for hosts."""
         return self.folder / "primus-cli"
 
     def start(self, *names: str) -> None:
-        """Bring up nodes."""
+        """Start nodes."""
         self.jobs.mkdir()
         self.host_keys.mkdir()
         if self.bundled:
@@ -205,7 +205,7 @@ class Site:
         self.start_broker()
 
     def start_broker(self, kubernetes: dict[str, Any] | None = None) -> None:
-        """Start the program that asks nodes, and Kubernetes where it is given what jobs may choose there."""
+        """Start the broker, with these rules for Kubernetes."""
         settings = {
             "schema": "primus.broker-settings/1",
             "folder": str(self.jobs),
@@ -249,7 +249,7 @@ class Site:
         until(lambda: listens(node.address, self.port), f"the sshd of {name}")
 
     def job(self, name: str = "small", **changes: Any) -> dict[str, Any]:
-        """Return job.json of a job on one node with one spare, which makes 20 steps."""
+        """Return job.json of a job with 20 steps on one node, with one spare."""
         names = list(self.nodes)
         hosts = [{"name": name, "address": self.nodes[name].address} for name in names]
         job = {
@@ -269,7 +269,7 @@ class Site:
         return {**job, **changes, "policy": policy}
 
     def submit(self, job: dict[str, Any]) -> JobFolder:
-        """Make the job's folder."""
+        """Create the job's folder."""
         made, _ = folders.create(self.jobs, json.dumps(job))
         return made
 
@@ -282,13 +282,13 @@ class Site:
         return self.watcher
 
     def kill_watcher(self) -> None:
-        """Kill the watcher as a crash would."""
+        """Kill the watcher."""
         if self.watcher is not None and self.watcher.poll() is None:
             self.watcher.kill()
             self.watcher.wait(LIMIT_S)
 
     def end(self) -> None:
-        """End everything that was started here."""
+        """End all processes."""
         self.kill_watcher()
         if self.broker is not None:
             self.broker.terminate()
@@ -303,7 +303,7 @@ def me() -> str:
 
 
 def _runs(pid: int) -> bool:
-    """Say whether a process is there, and no zombie."""
+    """Return whether a process runs and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] != b"Z"
     except OSError:
@@ -317,7 +317,7 @@ def _send(pids: tuple[int, ...], number: signal.Signals) -> None:
 
 
 def watch_words() -> tuple[str, ...]:
-    """Return the words that call `primus-cli watch`."""
+    """Return the command line of `primus-cli watch`."""
     code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from primus_bootstrap.launch.watch.watch_program import main; sys.exit(main())"
     return (sys.executable, "-c", code)
 

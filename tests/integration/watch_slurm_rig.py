@@ -1,4 +1,4 @@
-"""A stand-in for Slurm's commands: one small program with a queue in a folder, which runs job scripts for real, a process a node."""
+"""Fake Slurm commands: a small program with a queue in a folder, which runs job scripts, one process per node."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class SlurmStandIn:
     child: subprocess.Popen[bytes] | None = None
 
     def start(self, *nodes: str) -> None:
-        """Have nodes that are idle, and the commands."""
+        """Create idle nodes, and the commands."""
         (self.folder / "jobs").mkdir(parents=True)
         (self.folder / "bin").mkdir()
         self.nodes(**dict.fromkeys(nodes, "idle"))
@@ -141,48 +141,48 @@ class SlurmStandIn:
         return f"{self.folder}/bin:{Path(sys.executable).parent}:/usr/bin:/bin"
 
     def nodes(self, **states: str) -> None:
-        """State how nodes are."""
+        """Set the states of nodes."""
         path = self.folder / "nodes.json"
         before = json.loads(path.read_text()) if path.exists() else {}
         path.write_text(json.dumps({**before, **states}))
 
     def partitions(self, **members: list[str]) -> None:
-        """State who is in which partition; a star behind its name makes it the default one."""
+        """Set the partitions; a star after a name marks the default one."""
         (self.folder / "partitions.json").write_text(json.dumps(members))
 
     def sizes(self, **sizes: str) -> None:
-        """State processors and GPUs of nodes as sinfo prints them, `64|gpu:h200:8`."""
+        """Set processors and GPUs of nodes, in sinfo's format `64|gpu:h200:8`."""
         (self.folder / "sizes.json").write_text(json.dumps(sizes))
 
     def jobs(self) -> list[dict[str, Any]]:
-        """Return the jobs that were handed in."""
+        """Return the submitted jobs."""
         return [json.loads(path.read_text()) for path in sorted((self.folder / "jobs").glob("*.json"))]
 
     def calls(self, name: str) -> list[list[str]]:
-        """Return how a command was called."""
+        """Return the calls of a command."""
         path = self.folder / "calls"
         found = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
         return [words for words in found if words[0] == name]
 
     def set_state(self, number: int, state: str, **more: Any) -> None:
-        """Let Slurm say something else of a job."""
+        """Set the state of a job."""
         path = self.folder / "jobs" / f"{number}.json"
         path.write_text(json.dumps({**json.loads(path.read_text()), "state": state, **more}))
 
     def put(self, state: str, *nodes: str) -> None:
-        """Have Slurm list a first attempt that it was not handed."""
+        """Add a first attempt that was not submitted."""
         self.child = subprocess.Popen(["sleep", "300"], start_new_session=True)
         job = {"id": 100, "name": "primus-job-small-0a1b2c-1", "pid": self.child.pid, "words": [], "state": state, "nodes": nodes}
         (self.folder / "jobs" / "100.json").write_text(json.dumps(job))
 
     def silence(self, node: str) -> None:
-        """Cut a node's power: its launcher is gone without a word, and Slurm has not noticed."""
+        """Power off a node; Slurm does not notice."""
         pid = int((self.folder / f"pid-{node}").read_text())
         _kill((pid,))
         _kill(descendants(pid))
 
     def lose(self, node: str) -> None:
-        """Lose a node: its launcher is gone without a word, Slurm says that it is down and that the job has failed because of it."""
+        """Lose a node; Slurm reports it as down, and the job as failed."""
         pid = int((self.folder / f"pid-{node}").read_text())
         self.nodes(**{node: "down*"})
         for job in self.jobs():
@@ -192,7 +192,7 @@ class SlurmStandIn:
                 _kill((*descendants(job["pid"]), job["pid"]))
 
     def end(self) -> None:
-        """End what runs."""
+        """End all processes."""
         for job in self.jobs():
             _kill((*descendants(job["pid"]), job["pid"]))
         if self.child is not None:
@@ -200,7 +200,7 @@ class SlurmStandIn:
 
 
 def break_command(rig: SlurmStandIn, name: str, *, broken: bool = True, after_s: float = 0.0) -> None:
-    """Let a command fail as it does without a controller."""
+    """Make a command fail as without a controller."""
     path = rig.folder / f"broken-{name}"
     if broken:
         path.write_text(str(after_s))

@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.watch.attempt: a node's launcher runs as long as it holds the lease, and no longer."""
+"""primus_bootstrap.launch.watch.attempt: a node's launcher runs while the attempt has its lease."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ RECORD = NodeRecord(0, "h1", "gpu001", "boot", "", 5.0)
 
 @pytest.fixture
 def folder(tmp_path: Path) -> JobFolder:
-    """Give a job on one node that only waits, whose first attempt is to start."""
+    """Create a job on one node that only sleeps, and whose first attempt is starting."""
     (tmp_path / "wait.py").write_text("import time; print('waits', flush=True); time.sleep(300)")
     job = {
         "schema": "primus.job/1",
@@ -55,13 +55,13 @@ def folder(tmp_path: Path) -> JobFolder:
 
 
 def starting() -> State:
-    """Return the state of an attempt that is to start."""
+    """Return the state of an attempt that is starting."""
     return states.State("a-000000", phase=states.STARTING, attempt=1, hosts=(Host("h1", "127.0.0.1"),), attempts=(states.Attempt(1),))
 
 
 @pytest.fixture
 def launcher(folder: JobFolder) -> Iterator[subprocess.Popen[bytes]]:
-    """Give a launcher that runs."""
+    """Start a launcher."""
     code = "import sys; from primus_bootstrap.launch.watch.attempt import main; sys.exit(main(sys.argv[1:]))"
     words = [sys.executable, "-c", code, "--folder", str(folder.path), "--attempt", "1", "--rank", "0"]
     child = subprocess.Popen(words, env={**os.environ, "PYTHONPATH": str(ROOT)})
@@ -73,8 +73,8 @@ def launcher(folder: JobFolder) -> Iterator[subprocess.Popen[bytes]]:
         child.wait(LIMIT_S)
 
 
-def test_a_launcher_that_comes_late_does_not_start(folder: JobFolder, capsys: pytest.CaptureFixture[str]) -> None:
-    """Another attempt has the lease, or this one has run already."""
+def test_a_launcher_without_a_lease_does_not_start(folder: JobFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    """Another attempt has the lease, or this one has already run."""
     states.save(folder.state_file, replace(starting(), attempt=2))
     late = attempt.run(folder, 1, 0)
     states.save(folder.state_file, starting())
@@ -87,8 +87,8 @@ def test_a_launcher_that_comes_late_does_not_start(folder: JobFolder, capsys: py
     assert "attempt 1 was already started, by rank 0 of an earlier start" in said
 
 
-def test_a_state_that_is_being_replaced_or_missing_is_no_reason_to_end(folder: JobFolder) -> None:
-    """Only what was read counts, until the limit."""
+def test_a_missing_or_invalid_state_does_not_end_the_launcher_at_once(folder: JobFolder) -> None:
+    """The last valid state counts until the time limit."""
     lease = Lease(folder, 1, 5.0)
     folder.state_file.unlink()
     lease.look()
@@ -99,8 +99,8 @@ def test_a_state_that_is_being_replaced_or_missing_is_no_reason_to_end(folder: J
     assert (missing, lease.problem) == ("", "")
 
 
-def test_the_first_slurm_job_that_comes_has_the_attempt(tmp_path: Path) -> None:
-    """A job that Slurm started twice, or that was handed in twice, runs once."""
+def test_the_first_slurm_job_owns_the_attempt(tmp_path: Path) -> None:
+    """A job that was started or submitted twice runs once."""
     first = [node_record.claim(tmp_path, replace(RECORD, rank=rank, target_id="41")) for rank in (0, 1)]
     second = [node_record.claim(tmp_path, replace(RECORD, rank=rank, target_id="42")) for rank in (0, 1, 2)]
     node_record.close(tmp_path, replace(RECORD, rank=1, target_id="41"), ended=9.0, exit_code=75)
@@ -110,8 +110,8 @@ def test_the_first_slurm_job_that_comes_has_the_attempt(tmp_path: Path) -> None:
     assert [(record.rank, record.exit_code) for record in node_record.read_all(tmp_path).values()] == [(0, None), (1, 75)]
 
 
-def test_the_launcher_is_primus_cli_direct_with_the_shape_of_the_attempt(folder: JobFolder) -> None:
-    """The same words on every node but the rank; another port at the next attempt."""
+def test_the_launcher_is_primus_cli_direct_with_the_options_of_the_attempt(folder: JobFolder) -> None:
+    """Only the rank differs between nodes, and the port between attempts."""
     job = replace(folder.job(), nodes=2, words=("train", "pretrain"), options=("--venv=/opt/train",))
     hosts = (Host("h1", "10.0.0.1"), Host("h2", "10.0.0.2"))
     one, two = (launcher_words(job, replace(starting(), hosts=hosts, attempt=number), folder, 1, "10.0.0.1") for number in (1, 2))

@@ -1,4 +1,4 @@
-"""The program `attempt` in a pod of Kubernetes: its rank and node come with the environment, rank 0's address over the shared storage."""
+"""The program `attempt` in a pod: rank and node come from the environment, rank 0's address from the shared storage."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ POD = {"PRIMUS_POD_NODE": "gpu1", "PRIMUS_POD_IP": "10.1.0.4", "PRIMUS_POD_NAME"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> JobFolder:
-    """Give a job on two nodes whose lease the first attempt has lost."""
+    """Create a job on two nodes whose first attempt has lost its lease."""
     job = {
         "schema": "primus.job/1",
         "id": "a-000000",
@@ -41,8 +41,8 @@ def folder(tmp_path: Path) -> JobFolder:
     return made
 
 
-def test_a_pod_without_its_environment_is_none_of_the_watchers(folder: JobFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody can start a rank by hand, nor one that the job has not."""
+def test_a_pod_without_its_environment_is_refused(folder: JobFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So is a rank that the job does not have."""
     with pytest.raises(PlanError, match="this is not the pod of rank 0"):
         attempt.run(folder, 1, 0)
     for name, value in {**POD, "JOB_COMPLETION_INDEX": "2"}.items():
@@ -51,8 +51,8 @@ def test_a_pod_without_its_environment_is_none_of_the_watchers(folder: JobFolder
         attempt.run(folder, 1, None)
 
 
-def test_every_rank_is_told_the_same_address_and_port(folder: JobFolder) -> None:
-    """Rank 0's, from its record; no name has to be resolved."""
+def test_every_rank_gets_the_same_address_and_port(folder: JobFolder) -> None:
+    """The address is from the record of rank 0."""
     state = folder.state()
     assert state is not None
     words = [attempt.launcher_words(folder.job(), state, folder, rank, "10.1.0.4") for rank in (0, 1)]

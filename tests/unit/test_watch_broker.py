@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.watch.broker: whom it serves, which hosts it asks, and what it accepts for Kubernetes."""
+"""primus_bootstrap.launch.watch.broker: the allowed accounts, hosts and Kubernetes objects."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def settings(tmp_path: Path) -> broker.Settings:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Sent:
-    """What is asked over SSH, in place of ssh."""
+    """Record the requests over SSH instead of sending them."""
     found: Sent = []
 
     def ask(_: Channel, address: str, port: int, request: Mapping[str, Any], *, timeout_s: float) -> dict[str, Any]:
@@ -61,8 +61,8 @@ def to_node(node: str = "node1", **changes: Any) -> dict[str, Any]:
     return {"schema": SCHEMA, "what": NODE, "node": node, "request": inner, "timeout_s": 5}
 
 
-def test_a_host_is_asked_in_the_name_of_whoever_asks(settings: broker.Settings, asked: Sent) -> None:
-    """Address, port and account are root's and the kernel's words; what a request says of them is left out."""
+def test_a_request_has_the_account_of_its_sender(settings: broker.Settings, asked: Sent) -> None:
+    """Address, port and account come from root's settings and the kernel, not from the request."""
     answered = broker.answer(to_node(user="daemon", address="10.9.9.9", identity="/etc/shadow"), ME.pw_uid, settings)
     broker.answer(to_node("node2", verb="probe"), ME.pw_uid, settings)
 
@@ -89,10 +89,10 @@ def test_a_host_is_asked_in_the_name_of_whoever_asks(settings: broker.Settings, 
         ({**to_node(), "what": "shell"}, ME.pw_uid, "unknown request"),
     ],
 )
-def test_what_is_not_entitled_reaches_no_host(
+def test_an_unauthorized_request_reaches_no_host(
     settings: broker.Settings, asked: Sent, request_: dict[str, Any], uid: int, said: str
 ) -> None:
-    """Accounts that root has not named, hosts that it does not know, and jobs that are not there."""
+    """Unknown accounts, hosts and jobs, and malformed requests."""
     with pytest.raises(PrimusError, match=said):
         broker.answer(request_, uid, settings)
 
@@ -100,7 +100,7 @@ def test_what_is_not_entitled_reaches_no_host(
 
 
 def test_a_job_of_another_account_is_refused(settings: broker.Settings, asked: Sent) -> None:
-    """Whoever owns the job's folder may ask about it, and nobody else; a link in its place is no folder."""
+    """Only the owner of the job's folder is served. A symbolic link is not a folder."""
     settings = replace(settings, accounts=(ME.pw_name, "daemon"))
     with pytest.raises(UsageError, match=f"{JOB} does not belong to daemon"):
         broker.answer(to_node(), pwd.getpwnam("daemon").pw_uid, settings)
@@ -112,7 +112,7 @@ def test_a_job_of_another_account_is_refused(settings: broker.Settings, asked: S
 
 
 def test_every_request_gets_an_answer(tmp_path: Path, settings: broker.Settings) -> None:
-    """Over a real socket: one that is refused, and bytes that are no request."""
+    """Over a real socket: also a refused and a malformed one."""
     path = tmp_path / "broker.json"
     named = {"folder": str(settings.folder), "accounts": [], "host_keys": str(settings.host_keys), "account": "a", "identity": "/key"}
     path.write_text(json.dumps({"schema": broker.SETTINGS_SCHEMA, **named}))
@@ -126,17 +126,17 @@ def test_every_request_gets_an_answer(tmp_path: Path, settings: broker.Settings)
         assert said in answered["error"]
 
 
-def test_a_broker_that_is_not_there_is_no_answer(tmp_path: Path) -> None:
-    """What it would have said is unknown; the message says what to look at."""
+def test_without_a_broker_there_is_no_answer(tmp_path: Path) -> None:
+    """The message says what to check."""
     with pytest.raises(NoAnswerError, match="systemctl status primus-watch-broker"):
         Broker(tmp_path / "none").ask_node("node1", {"verb": "probe"}, timeout_s=1)
 
 
 class Server:
-    """An API server that keeps what it is sent."""
+    """An API server that records requests."""
 
     def __init__(self) -> None:
-        """Have one pod of the job, and one of another."""
+        """Create one pod of the job, and one of another job."""
         self.created: list[tuple[str, dict[str, Any]]] = []
         self.deleted: list[str] = []
         self.pods = {"mine": JOB, "theirs": "other-0a1b2c"}
@@ -148,7 +148,7 @@ class Server:
         return {"metadata": {"labels": labels}} if job else None
 
     def create(self, path: str, body: dict[str, Any], **_: str) -> dict[str, Any]:
-        """Keep an object."""
+        """Record an object."""
         self.created.append((path, body))
         return body
 
@@ -157,7 +157,7 @@ class Server:
         return path
 
     def delete(self, path: str, body: dict[str, Any]) -> None:
-        """Keep what was deleted."""
+        """Record a deletion."""
         assert body["preconditions"]["uid"]
         self.deleted.append(path)
 
@@ -174,7 +174,7 @@ def document(**pods: Any) -> dict[str, Any]:
 
 
 def create(server: Server, given: dict[str, Any], who: pwd.struct_passwd, **changes: Any) -> Any:
-    """Ask for the object of a first attempt."""
+    """Request the object of the first attempt."""
     attempt = {"attempt": 1, "words": ["python3", "x"], "excluded": [], "form": "indexed", "index": 0}
     request = {"verb": "create", "job": JOB, "namespace": "jobs", "document": given, **attempt, **changes}
     return kube_broker.perform(request, who, RULES, cast("Api", server))
@@ -187,8 +187,8 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Server:
     return Server()
 
 
-def test_pods_run_with_the_numbers_of_whoever_asks(server: Server) -> None:
-    """The broker makes the object itself: an object that is sent is not looked at."""
+def test_pods_run_with_the_ids_of_the_sender(server: Server) -> None:
+    """The broker builds the object itself, and ignores objects in the request."""
     create(server, document(secrets=["ada-wandb", "shared"], groups=[44]), account(), body={"spec": {"privileged": True}})
     ((path, made),) = server.created
     pod = made["spec"]["template"]["spec"]
@@ -216,22 +216,22 @@ def test_pods_run_with_the_numbers_of_whoever_asks(server: Server) -> None:
         ({"namespace": "kube-system"}, account(), "describes another job"),
     ],
 )
-def test_what_a_job_may_not_have_in_kubernetes_is_refused(server: Server, pods: dict[str, Any], who: pwd.struct_passwd, said: str) -> None:
-    """Folders of nodes, other accounts' Secrets and groups, and namespaces that root has not named."""
+def test_a_job_with_forbidden_settings_is_refused(server: Server, pods: dict[str, Any], who: pwd.struct_passwd, said: str) -> None:
+    """Folders of nodes, other accounts' Secrets and groups, and other namespaces."""
     with pytest.raises(UsageError, match=said):
         create(server, document(**pods), who)
 
     assert server.created == []
 
 
-def test_only_namespaces_that_root_has_named_are_served(server: Server) -> None:
-    """The kubeconfig may reach further than jobs do."""
+def test_only_allowed_namespaces_are_served(server: Server) -> None:
+    """The kubeconfig may have more rights than jobs."""
     with pytest.raises(UsageError, match="not allowed in the namespace"):
         create(server, document(namespace="kube-system"), account(), namespace="kube-system")
 
 
 def test_pods_of_another_job_are_neither_read_nor_deleted(server: Server) -> None:
-    """Names are anybody's choice; the job's label, which only the broker writes, decides."""
+    """The label of the job decides; only the broker writes it."""
     for verb in ("log", "delete_pod"):
         request = {"verb": verb, "job": JOB, "namespace": "jobs", "name": "theirs", "uid": "u1", "seconds": 0}
         with pytest.raises(ApiRefusedError, match="does not belong to the job"):
@@ -241,8 +241,8 @@ def test_pods_of_another_job_are_neither_read_nor_deleted(server: Server) -> Non
     assert server.deleted == ["/api/v1/namespaces/jobs/pods/mine"]
 
 
-def test_kubernetes_is_asked_only_where_root_has_a_kubeconfig(settings: broker.Settings) -> None:
-    """A request for it elsewhere says what is missing."""
+def test_without_a_kubeconfig_requests_for_kubernetes_are_refused(settings: broker.Settings) -> None:
+    """The message says what is missing."""
     request = {"schema": SCHEMA, "what": KUBERNETES, "request": {"verb": "served", "job": JOB, "namespace": "jobs"}, "timeout_s": 5}
     with pytest.raises(UsageError, match="no access to Kubernetes"):
         broker.answer(request, ME.pw_uid, replace(settings, kubernetes=kube_broker.KubernetesRules()))

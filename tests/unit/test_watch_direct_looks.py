@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.watch.targets.direct: how often the hosts of a large job are asked, and how soon a silent one is seen."""
+"""primus_bootstrap.launch.watch.targets.direct: how often hosts are queried, and how soon a silent one is found."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 @dataclass
 class Site:
-    """Stands in for SSH: every host runs the attempt, but those that are `dead`. `asked` keeps who was asked since the last look."""
+    """Replaces SSH: every host runs the attempt, except those in `dead`. `asked` has the hosts queried since the last tick."""
 
     dead: set[str] = field(default_factory=set)
     asked: list[str] = field(default_factory=list)
 
     def ask_node(self, node: str, request: Mapping[str, Any], *, timeout_s: float) -> dict[str, Any]:
-        """Answer as the program of the host does."""
+        """Answer like the program on the host."""
         assert (request["verb"], timeout_s > 0) == ("status", True)
         self.asked.append(node)
         if node in self.dead:
@@ -37,14 +37,14 @@ class Site:
 
 @dataclass
 class Large:
-    """A job on many hosts that runs."""
+    """A running job on many hosts."""
 
     target: DirectTarget
     site: Site
     state: states.State
 
     def look(self, phase: str = states.RUNNING) -> tuple[set[str], set[str]]:
-        """Look once; return who was asked, and who is silent."""
+        """Observe once; return the queried hosts and the silent ones."""
         self.site.asked.clear()
         nodes = self.target.observe(states.State(self.state.job, phase=phase, attempt=1, hosts=self.state.hosts)).nodes
         return set(self.site.asked), {node.host for node in nodes if node.state == observation.SILENT}
@@ -60,15 +60,15 @@ def large(folder: Path, count: int) -> Large:
 
 
 @pytest.mark.parametrize("count", [2, QUERIED_PER_TICK])
-def test_few_hosts_are_asked_at_every_look(tmp_path: Path, count: int) -> None:
-    """There is nothing to be saved, and each is seen at once."""
+def test_few_hosts_are_queried_at_every_tick(tmp_path: Path, count: int) -> None:
+    """A silent host is found at once."""
     job = large(tmp_path, count)
 
     assert [len(job.look()[0]) for _ in range(3)] == [count] * 3
 
 
-def test_many_hosts_are_asked_in_turn(tmp_path: Path) -> None:
-    """After the first look each costs its share only: all have been asked again when the turn is over."""
+def test_many_hosts_are_queried_in_turn(tmp_path: Path) -> None:
+    """After the first tick each tick queries a part of them, and all of them within one round."""
     job = large(tmp_path, 4 * QUERIED_PER_TICK)
     first, *turn = [job.look()[0] for _ in range(5)]
 
@@ -77,8 +77,8 @@ def test_many_hosts_are_asked_in_turn(tmp_path: Path) -> None:
     assert set().union(*turn) == first
 
 
-def test_a_host_that_is_silent_is_asked_until_it_speaks(tmp_path: Path) -> None:
-    """It is found within one turn; from then on its silence, and its end, are of this moment."""
+def test_a_silent_host_is_queried_at_every_tick(tmp_path: Path) -> None:
+    """It is found within one round."""
     job = large(tmp_path, 4 * QUERIED_PER_TICK)
     job.look()
     job.site.dead = {"gpu063"}
@@ -91,8 +91,8 @@ def test_a_host_that_is_silent_is_asked_until_it_speaks(tmp_path: Path) -> None:
     assert job.look()[1] == set()
 
 
-def test_all_are_asked_while_an_attempt_is_stopped(tmp_path: Path) -> None:
-    """What runs still, and where, decides when the next one may begin."""
+def test_all_hosts_are_queried_while_an_attempt_is_stopped(tmp_path: Path) -> None:
+    """The next attempt may start only after all have ended."""
     job = large(tmp_path, 3 * QUERIED_PER_TICK)
     job.look()
 

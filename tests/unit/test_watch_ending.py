@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.watch.classification: what the end of an attempt means, from the diagnosis of real failures."""
+"""primus_bootstrap.launch.watch.classification: the end of an attempt, with diagnoses of real failures."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NOTHING = Diagnosis("", 0)
 
 
 def over(code: int | None, **changes: Any) -> State:
-    """Return the state of an attempt that is over."""
+    """Return the state of an attempt that has ended."""
     hosts = (Host("h1", "a"), Host("h2", "b"))
     attempt = Attempt(1, ("h1", "h2"), exit_code=code)
     return replace(State("a-000000", phase=states.ENDED, attempt=1, hosts=hosts, attempts=(attempt,)), **changes)
@@ -50,8 +50,8 @@ def of(name: str, node: str = "gpu001", *suspects: str) -> Diagnosis:
     )
 
 
-def test_the_causes_that_are_treated_apart_are_in_the_catalogue() -> None:
-    """A renamed cause would silently lose its treatment."""
+def test_the_special_causes_are_in_the_catalogue() -> None:
+    """A renamed cause would silently lose its special treatment."""
     known = {item.name for item in causes.catalogue()}
 
     assert known >= classification._OF_THE_HOST
@@ -91,8 +91,8 @@ def test_the_causes_that_are_treated_apart_are_in_the_catalogue() -> None:
         (over(79), NOTHING, classification.OTHER, ()),
     ],
 )
-def test_an_end_is_judged_by_who_knows_most(state: State, found: Diagnosis, kind: str, hosts: tuple[str, ...]) -> None:
-    """A request, then the target, then the logs, then the exit code; a host is blamed only where others were well."""
+def test_the_most_reliable_source_classifies_the_end(state: State, found: Diagnosis, kind: str, hosts: tuple[str, ...]) -> None:
+    """A request, then the target, the logs and the exit code. A host is excluded only if other hosts were healthy."""
     judged = classification.classify(JOB, state, found, NODES)
 
     assert (judged.kind, judged.hosts) == (kind, hosts)
@@ -100,8 +100,8 @@ def test_an_end_is_judged_by_who_knows_most(state: State, found: Diagnosis, kind
 
 
 @pytest.mark.parametrize(("sample", "hosts"), [("no_progress-gpu", ("h2",)), ("no_progress-gpu_unknown", ())])
-def test_a_gpu_that_hangs_costs_its_host_the_next_attempt(tmp_path: Path, sample: str, hosts: tuple[str, ...]) -> None:
-    """All ranks stand in the same phase: the host of the one whose GPU is behind is left out, and nobody where that is unknown."""
+def test_the_host_of_a_hanging_gpu_is_excluded(tmp_path: Path, sample: str, hosts: tuple[str, ...]) -> None:
+    """All ranks are in the same phase: the GPU that is behind counts. If none is, no host is excluded."""
     (tmp_path / "logs").mkdir()
     for path in (SAMPLES / sample).glob("*.log"):
         shutil.copy(path, tmp_path / "logs" / path.name)
@@ -113,8 +113,8 @@ def test_a_gpu_that_hangs_costs_its_host_the_next_attempt(tmp_path: Path, sample
     assert (judged.cause, judged.hosts) == ("no_progress", hosts)
 
 
-def test_a_host_that_did_not_start_is_left_out_and_not_called_broken() -> None:
-    """Its shared storage may be gone, or its user unknown there: the job starts elsewhere, and nobody knows whose fault it was."""
+def test_a_host_that_did_not_start_is_excluded_without_hardware_fault() -> None:
+    """Its storage may be missing, or the account: the cause is unknown."""
     state = over(None, stopping=classification.STOP_NOT_STARTED, absent=("h2",), reason="it did not start within 60 s: h2: no such folder")
     both = replace(state, absent=("h1", "h2"))
     judged = classification.classify(JOB, state, of("rendezvous_failed"), NODES)
@@ -125,8 +125,8 @@ def test_a_host_that_did_not_start_is_left_out_and_not_called_broken() -> None:
 
 
 @pytest.mark.parametrize(("stopping", "said"), [("", True), (classification.STOP_HANG, False)])
-def test_what_made_a_launcher_end_by_itself_is_the_reason(tmp_path: Path, stopping: str, said: bool) -> None:  # noqa: FBT001
-    """Storage that was away ends an attempt on every node: people must read that, and not only an exit code. What was asked for is none."""
+def test_the_note_of_a_launcher_is_the_reason(tmp_path: Path, stopping: str, said: bool) -> None:  # noqa: FBT001
+    """Lost storage ends an attempt on every node, and the reason must say so. A requested stop has no such reason."""
     folder = folders.JobFolder(tmp_path)
     note = "the lease could not be read for 16 s"
     record = NodeRecord(0, "h1", "gpu001", "b", "", 1.0, 2.0, 79, note)
@@ -139,22 +139,22 @@ def test_what_made_a_launcher_end_by_itself_is_the_reason(tmp_path: Path, stoppi
     assert (note in watcher._conclude(state).current.reason) == said
 
 
-def test_broken_hardware_needs_a_proof_before_its_host_comes_back() -> None:
-    """An error of the host's hardware is one; a hang or an unknown host is not."""
+def test_only_hardware_faults_require_a_new_health_record() -> None:
+    """A hang or a lost host is not a hardware fault."""
     assert classification.classify(JOB, over(1), of("gpu_lost"), NODES).hardware
     assert not classification.classify(JOB, over(1), of("gpu_missing"), NODES).hardware
     assert not classification.classify(JOB, over(1, lost=("h1",)), NOTHING, NODES).hardware
 
 
-def test_a_host_that_is_alone_is_blamed_too() -> None:
-    """With one node there are no others that could have been well."""
+def test_the_only_host_of_a_job_is_excluded_too() -> None:
+    """There are no other hosts to compare with."""
     alone = replace(over(1, lost=("h1",)), hosts=(Host("h1", "a"),))
 
     assert classification.classify(JOB, alone, NOTHING, NODES).hosts == ("h1",)
 
 
-def test_a_run_folder_of_a_failure_leads_to_the_host(tmp_path: Path) -> None:
-    """From the logs as they lie there to the name of the host in the job."""
+def test_the_logs_of_a_failure_lead_to_the_host(tmp_path: Path) -> None:
+    """From the logs of a run to the name of the host in the job."""
     (tmp_path / "logs").mkdir()
     shutil.copy(SAMPLES / "port_in_use" / "launcher-00000.log", tmp_path / "logs")
     judged = classification.classify(JOB, over(1), diagnosis.diagnose(tmp_path), NODES)

@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.watch.watch_program: the events of a job, read from a place on."""
+"""primus_bootstrap.launch.watch.watch_program: the events of a job, read from an offset."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def line(step: int, reason: str = "") -> bytes:
 
 
 def steps(path: Path, offset: int) -> tuple[list[int], int]:
-    """Return the steps of the events and the next place."""
+    """Return the steps of the events, and the next offset."""
     events, end = events_from(path, offset)
     return [event["step"] for event in events], end
 
 
-def test_events_are_read_in_pieces_each_once(tmp_path: Path) -> None:
-    """The place after the last whole line is where the next piece begins, however long the file is."""
+def test_each_event_is_read_once(tmp_path: Path) -> None:
+    """The next piece begins after the last complete line."""
     path = tmp_path / "events.jsonl"
     path.write_bytes(b"".join(line(number, "x" * 900) for number in range(300)))
     found: list[int] = []
@@ -37,8 +37,8 @@ def test_events_are_read_in_pieces_each_once(tmp_path: Path) -> None:
     assert offset == path.stat().st_size > 3 * log_view.PIECE_BYTES
 
 
-def test_half_a_line_waits_for_its_end(tmp_path: Path) -> None:
-    """What the watcher is writing right now is not lost."""
+def test_an_incomplete_line_is_read_later(tmp_path: Path) -> None:
+    """The watcher may be writing it."""
     path = tmp_path / "events.jsonl"
     path.write_bytes(line(1) + line(2)[:10])
     first = steps(path, 0)
@@ -48,8 +48,8 @@ def test_half_a_line_waits_for_its_end(tmp_path: Path) -> None:
     assert steps(path, first[1]) == ([2], path.stat().st_size)
 
 
-def test_what_is_no_event_is_passed_over(tmp_path: Path) -> None:
-    """The file belongs to the job's user: neither other content, nor a line without end, nor another kind of file stops the reader."""
+def test_invalid_lines_are_skipped(tmp_path: Path) -> None:
+    """The job's user owns the file: other content, an endless line or a pipe must not stop the reader."""
     path = tmp_path / "events.jsonl"
     path.write_bytes(b'[]\n"x"\n{"time": "soon"}\n\xff\n' + b"[" * 1000 + b"\n" + line(1) + b"y" * 200_000 + b"\n" + line(2))
     found: list[int] = []
@@ -64,8 +64,8 @@ def test_what_is_no_event_is_passed_over(tmp_path: Path) -> None:
     assert events_from(tmp_path / "none", 7) == ([], 7)
 
 
-def test_a_file_that_was_made_anew_is_read_from_its_beginning(tmp_path: Path) -> None:
-    """A place beyond its end is of another file."""
+def test_a_replaced_file_is_read_from_its_start(tmp_path: Path) -> None:
+    """An offset beyond its end belongs to another file."""
     path = tmp_path / "events.jsonl"
     path.write_bytes(line(1))
 

@@ -21,11 +21,11 @@ JOB = Job("a-000000", "a", "ada", "slurm", 2, ("train",))
 
 
 class NoTarget:
-    """A target that nothing is asked of."""
+    """A target without methods."""
 
 
-def test_an_event_is_on_disk_before_the_state_that_follows_from_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A power loss may repeat an event, and never loses one: events.jsonl and its folder are synced before state.json is replaced."""
+def test_events_are_synced_before_the_state_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A power loss may repeat an event, but never loses one."""
     order: list[str] = []
     rename = Path.replace
 
@@ -43,8 +43,8 @@ def test_an_event_is_on_disk_before_the_state_that_follows_from_it(tmp_path: Pat
     assert order.index("replace state.json") > 1
 
 
-def test_a_line_after_an_unfinished_one_starts_on_its_own(tmp_path: Path) -> None:
-    """A line that a crash tore does not swallow the next one."""
+def test_a_line_after_an_incomplete_one_is_separate(tmp_path: Path) -> None:
+    """A crash may leave an incomplete line."""
     folder = JobFolder(tmp_path)
     folder.append("events.jsonl", {"n": 1})
     with (tmp_path / "events.jsonl").open("ab") as file:
@@ -55,8 +55,8 @@ def test_a_line_after_an_unfinished_one_starts_on_its_own(tmp_path: Path) -> Non
     assert (tmp_path / "events.jsonl").read_text().splitlines() == ['{"n": 1}', '{"n": 2, "to', '{"n": 3}']
 
 
-def test_a_record_with_a_byte_that_is_not_utf_8_is_still_read(tmp_path: Path) -> None:
-    """What a program on a host printed is quoted in its record: one bad byte of it loses neither the record nor the watcher."""
+def test_a_record_with_invalid_utf_8_is_still_read(tmp_path: Path) -> None:
+    """A record may quote the output of any program."""
     record = NodeRecord(0, "n1", "n1", "boot", "7", 1.0)
     node_record.claim(tmp_path, record)
     node_record.close(tmp_path, record, ended=2.0, exit_code=3, note="X")
@@ -71,8 +71,8 @@ def test_a_record_with_a_byte_that_is_not_utf_8_is_still_read(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("text", [b"[" * 100_000, b"\xff\xfe{", b"{", b""])
-def test_a_record_that_is_no_record_is_left_out(tmp_path: Path, text: bytes) -> None:
-    """Torn, foreign or deeply nested content ends no program that reads it."""
+def test_an_invalid_record_is_skipped(tmp_path: Path, text: bytes) -> None:
+    """Incomplete, foreign or deeply nested content."""
     (tmp_path / "node-00000.json").write_bytes(text)
     (tmp_path / "node-00001.json").write_text(json.dumps(asdict(NodeRecord(1, "n2", "n2", "boot", "7", 1.0))))
 

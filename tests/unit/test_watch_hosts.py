@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.watch.host_choice: which hosts an attempt gets, and when an excluded one comes back."""
+"""primus_bootstrap.launch.watch.host_choice: the hosts of an attempt, and the return of excluded hosts."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ def chosen(*candidates: Candidate, excluded: tuple[Excluded, ...] = (), **job: A
         (host("h1", gpus=8), ("h1", "h2")),
     ],
 )
-def test_a_spare_takes_the_place_of_a_host_that_cannot_be_taken(first: Candidate, expected: tuple[str, ...]) -> None:
-    """Unknown health speaks neither for nor against a host; of two spares the one whose health passes comes first."""
+def test_a_spare_replaces_an_unusable_host(first: Candidate, expected: tuple[str, ...]) -> None:
+    """Unknown health is accepted. Of two spares the one with passing health comes first."""
     assert chosen(first, host("h2"), host("h3"), host("h4", health="pass")) == expected
 
 
-def test_hosts_are_shared_where_no_gpus_are_asked_for() -> None:
+def test_hosts_are_shared_by_jobs_without_gpus() -> None:
     """A job on CPUs may run beside another."""
     assert chosen(host("h1", busy="another"), host("h2"), gpus_per_node=0) == ("h1", "h2")
 
 
-def test_why_there_are_not_enough_hosts_is_said_for_each() -> None:
-    """Whoever reads it knows what to mend."""
+def test_the_reason_is_given_for_each_missing_host() -> None:
+    """The user sees what to repair."""
     assert chosen(host("h1", answers=False, why="timed out"), host("h2", gpus=4), host("h3", health="fail", why="disk full")) == (
         "2 hosts are needed and 0 are available: h1 does not answer (timed out); h2 has 4 GPUs; h3 is not healthy (disk full)"
     )
@@ -68,12 +68,12 @@ def test_why_there_are_not_enough_hosts_is_said_for_each() -> None:
         (True, {"health": "pass", "written": 101.0}, True),
     ],
 )
-def test_an_excluded_host_comes_back_only_when_needed_and_only_with_what_speaks_for_it(
+def test_an_excluded_host_returns_only_if_needed_and_healthy(
     hardware: bool,  # noqa: FBT001
     changes: dict[str, Any],
     back: bool,  # noqa: FBT001
 ) -> None:
-    """A record of before the exclusion proves nothing; broken hardware needs a newer one."""
+    """Broken hardware needs a health record that is newer than the exclusion."""
     excluded = (Excluded("h1", 100.0, "x", "lost", hardware=hardware),)
     alone = chosen(host("h1", **changes), host("h2"), excluded=excluded)
 
@@ -81,8 +81,8 @@ def test_an_excluded_host_comes_back_only_when_needed_and_only_with_what_speaks_
     assert chosen(host("h1", **changes), host("h2"), host("h3"), excluded=excluded) == ("h2", "h3")
 
 
-def test_hosts_that_the_submission_left_out_are_taken_last() -> None:
-    """A job that nobody has watched yet keeps off them; one that is released by then comes back where no other is left."""
+def test_hosts_left_out_at_submission_are_used_last() -> None:
+    """A released host returns if no other is left."""
     job = replace(JOB, left_out=(LeftOut("h1", "is quarantined"),))
     fresh = initial_state(job, 100.0)
     first = choose(job, fresh, Candidates((host("h1"), host("h2"), host("h3"))))
@@ -92,8 +92,8 @@ def test_hosts_that_the_submission_left_out_are_taken_last() -> None:
     assert ([item.name for item in later.hosts], later.returned) == (["h1", "h2"], ("h1",))
 
 
-def test_the_longest_excluded_comes_back_first() -> None:
-    """And leaves the list of the excluded."""
+def test_the_longest_excluded_host_returns_first() -> None:
+    """It is not excluded any more."""
     excluded = (Excluded("h1", 300.0, "x", "lost"), Excluded("h2", 200.0, "x", "lost"))
     choice = choose(JOB, State("a-000000", excluded=excluded), Candidates((host("h1"), host("h2"), host("h3"))))
 

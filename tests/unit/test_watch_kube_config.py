@@ -1,4 +1,4 @@
-"""The kubeconfig that a watcher takes, what it refuses of one, and that no answer is no refusal."""
+"""primus_bootstrap.launch.watch.kube_config: supported and refused kubeconfigs."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def written(folder: Path, cluster: dict[str, Any], user: dict[str, Any]) -> Path
     return path
 
 
-def test_a_token_comes_from_the_file_or_beside_it_and_is_read_anew(tmp_path: Path) -> None:
-    """A service account's token is renewed in its file; the path is relative to the kubeconfig's."""
+def test_a_token_is_in_the_kubeconfig_or_in_a_file(tmp_path: Path) -> None:
+    """The file is read at every request. Its path is relative to the kubeconfig."""
     stated = read_access(written(tmp_path, {}, {"token": "abc"}))
     (tmp_path / "token").write_text("first\n")
     renewed = read_access(written(tmp_path, {}, {"tokenFile": "token"}))
@@ -52,8 +52,8 @@ def test_a_token_comes_from_the_file_or_beside_it_and_is_read_anew(tmp_path: Pat
         ({"certificate-authority": "gone.pem"}, {}, "certificates cannot be used"),
     ],
 )
-def test_what_a_watcher_does_not_do_is_refused(tmp_path: Path, cluster: dict[str, Any], user: dict[str, Any], what: str) -> None:
-    """An unchecked server could be anybody, and a program of the kubeconfig's is none of ours."""
+def test_an_unsupported_kubeconfig_is_refused(tmp_path: Path, cluster: dict[str, Any], user: dict[str, Any], what: str) -> None:
+    """Unverified servers, and credentials from programs."""
     with pytest.raises(PlanError) as refused:
         read_access(written(tmp_path, cluster, user))
 
@@ -62,8 +62,8 @@ def test_what_a_watcher_does_not_do_is_refused(tmp_path: Path, cluster: dict[str
 
 
 @pytest.mark.parametrize("text", ["", "[]", "a: [", "current-context: x\ncontexts: []\n"])
-def test_a_file_that_is_no_kubeconfig_is_said(tmp_path: Path, text: str) -> None:
-    """With its path; a watcher that has none waits and says why, as for a server that is silent."""
+def test_an_invalid_kubeconfig_is_an_error(tmp_path: Path, text: str) -> None:
+    """A request with it counts as unanswered."""
     path = tmp_path / "kubeconfig"
     path.write_text(text)
     with pytest.raises(PlanError, match="cannot be used as a kubeconfig"):

@@ -1,4 +1,4 @@
-"""What the target `kubernetes` sees of an attempt that does not begin, and what the restart policy makes of it."""
+"""The target `kubernetes` and the restart policy for attempts that do not start."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ UNPLACED = {
 
 
 class Server:
-    """An API server with what a test says."""
+    """An API server with the objects of a test."""
 
     def __init__(self) -> None:
-        """Have three nodes that are well, one Job, and no pods."""
+        """Create three healthy nodes, one Job and no pods."""
         self.job: dict[str, Any] = {"metadata": {"name": "try-0a1b2c-1", "labels": {}}, "spec": {}, "status": {}}
         self.pods: list[dict[str, Any]] = []
         self.nodes = {f"gpu{number}": a_node() for number in (1, 2, 3)}
 
     def get(self, path: str) -> dict[str, Any]:
-        """Say which groups there are."""
+        """Return the API groups."""
         assert path == "/apis"
         return {"groups": [{"name": "batch", "versions": [{"version": "v1"}]}]}
 
@@ -84,24 +84,24 @@ def pods(*ranks: tuple[str, dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def starting(**changes: Any) -> State:
-    """Return the state of a first attempt that is in the hands of Kubernetes."""
+    """Return the state of a first attempt that was submitted to Kubernetes."""
     return State("try-0a1b2c", phase=states.STARTING, attempt=1, attempts=(Attempt(1, started=100.0),), since=100.0, **changes)
 
 
 def watch(target: KubernetesTarget, state: State, *times: float) -> State:
-    """Look and decide at these times; what the watcher starts and stops is left out."""
+    """Observe and evaluate at these times, without the watcher's starts and stops."""
     for now in times:
         state = restart_policy.evaluate(target.job, state, target.observe(state), Clock(now)).state
     return state
 
 
 def verdict(target: KubernetesTarget, state: State) -> Ending:
-    """Judge the attempt that is over, without a word in any log."""
+    """Classify the attempt without any log."""
     return classification.classify(target.job, state, Diagnosis("", 0), {})
 
 
-def test_a_pod_that_its_kubelet_refuses_ends_the_attempt_and_its_node_is_left_out(target: KubernetesTarget, server: Server) -> None:
-    """The Job makes no other pods: the attempt is over at once, with the kubelet's reason, and counts like every other."""
+def test_a_pod_refused_by_its_kubelet_ends_the_attempt(target: KubernetesTarget, server: Server) -> None:
+    """Its node is excluded, the reason is the kubelet's, and the attempt counts against the retry budget."""
     server.pods, server.job["status"] = pods(("gpu1", REFUSED)), {"conditions": [FAILED]}
     state = watch(target, starting(), 110)
     judged = verdict(target, state)
@@ -114,8 +114,8 @@ def test_a_pod_that_its_kubelet_refuses_ends_the_attempt_and_its_node_is_left_ou
     assert (again.phase, again.restarts_without_progress, [one.host for one in again.excluded]) == (states.WAITING, 1, ["gpu1"])
 
 
-def test_a_job_that_has_failed_before_a_launcher_began_is_over(target: KubernetesTarget, server: Server) -> None:
-    """A drain deletes a pod whose image is being fetched: the Job takes that for a failure, and nobody's node is at fault."""
+def test_a_job_that_fails_before_a_launcher_starts_ends_the_attempt(target: KubernetesTarget, server: Server) -> None:
+    """A drain deletes a pod while its image is pulled. The Job fails, and no node is excluded."""
     server.job["status"] = {"conditions": [FAILED]}
     state = watch(target, starting(), 110)
     judged = verdict(target, state)
@@ -126,8 +126,8 @@ def test_a_job_that_has_failed_before_a_launcher_began_is_over(target: Kubernete
     assert restart_policy.conclude(target.job, state, judged, 111).state.restarts_without_progress == 1
 
 
-def test_a_pod_that_is_refused_beside_one_that_runs_stops_the_attempt(target: KubernetesTarget, server: Server) -> None:
-    """Its reason stays the reason when everything is deleted."""
+def test_a_refused_pod_beside_a_running_one_stops_the_attempt(target: KubernetesTarget, server: Server) -> None:
+    """Its reason is kept after everything is deleted."""
     server.pods = pods(("gpu1", REFUSED), ("gpu2", {}))
     state = watch(target, starting(), 110, 110 + target.job.policy.settle_s)
     over = replace(state, phase=states.ENDED)
@@ -137,8 +137,8 @@ def test_a_pod_that_is_refused_beside_one_that_runs_stops_the_attempt(target: Ku
     assert "no devices left" in verdict(target, over).reason
 
 
-def test_a_pod_on_a_node_that_never_starts_it_has_the_time_of_a_first_step(target: KubernetesTarget, server: Server) -> None:
-    """A missing mount leaves it at ContainerCreating: its node is left out. The time in the queue before does not count."""
+def test_a_pod_that_its_node_does_not_start_has_a_time_limit(target: KubernetesTarget, server: Server) -> None:
+    """A missing mount keeps it in ContainerCreating: its node is excluded. Time in the queue does not count."""
     limit = target.job.policy.first_step_timeout_s
     server.pods = pods(("", UNPLACED), ("", UNPLACED))
     queued = watch(target, starting(), 110, 9000)
@@ -152,8 +152,8 @@ def test_a_pod_on_a_node_that_never_starts_it_has_the_time_of_a_first_step(targe
     assert f"it did not start within {limit} s: gpu1: its container is being created" in judged.reason
 
 
-def test_what_holds_up_every_pod_is_no_nodes_fault(target: KubernetesTarget, server: Server) -> None:
-    """A Secret that is missing holds all: they were placed within moments, and none is left out."""
+def test_a_cause_that_delays_every_pod_excludes_no_node(target: KubernetesTarget, server: Server) -> None:
+    """A missing Secret delays all pods, which were placed at about the same time."""
     limit = target.job.policy.first_step_timeout_s
     server.pods = pods(("gpu1", MADE), ("", UNPLACED))
     state = watch(target, starting(), 110)
@@ -164,8 +164,8 @@ def test_what_holds_up_every_pod_is_no_nodes_fault(target: KubernetesTarget, ser
     assert verdict(target, replace(state, phase=states.ENDED)).hosts == ()
 
 
-def test_a_job_without_a_limit_for_its_first_step_is_not_held_for_ever(target: KubernetesTarget, server: Server) -> None:
-    """A program that makes no steps still has to begin, in the time that a job waits for hosts."""
+def test_a_job_without_a_first_step_limit_has_a_start_limit(target: KubernetesTarget, server: Server) -> None:
+    """The limit is hosts_timeout_s."""
     target.job = replace(target.job, policy=replace(target.job.policy, first_step_timeout_s=0))
     server.pods = pods(("gpu1", MADE), ("", UNPLACED))
     limit = target.job.policy.hosts_timeout_s
@@ -174,8 +174,8 @@ def test_a_job_without_a_limit_for_its_first_step_is_not_held_for_ever(target: K
     assert watch(target, starting(), 110, 111 + limit).absent == ("gpu1",)
 
 
-def test_pods_without_a_node_wait_as_long_as_the_scheduler_has_no_place(target: KubernetesTarget, server: Server) -> None:
-    """That is a queue, and no host's fault; so is a watcher that was away."""
+def test_pods_without_a_node_wait_without_a_limit(target: KubernetesTarget, server: Server) -> None:
+    """They are in a queue. Time without a watcher does not count either."""
     server.pods = pods(("", UNPLACED), ("", UNPLACED))
     waiting = watch(target, starting(), 110, 90_000)
     server.pods = pods(("gpu1", MADE), ("gpu2", {}))
@@ -186,8 +186,8 @@ def test_pods_without_a_node_wait_as_long_as_the_scheduler_has_no_place(target: 
     assert away.phase == states.STARTING
 
 
-def test_a_job_that_is_held_back_before_its_first_step_is_not_called_preempted_by_another(target: KubernetesTarget, server: Server) -> None:
-    """Kueue takes the place of a job whose pods are not all ready in time: that must end some day, and say what it was."""
+def test_a_job_suspended_before_its_first_step_has_its_own_reason(target: KubernetesTarget, server: Server) -> None:
+    """Kueue evicts a job whose pods are not ready in time. That must end eventually."""
     attempt = target.folder.attempt(1)
     attempt.mkdir(parents=True)
     record = NodeRecord(0, "gpu1", "p0", "boot", "", 105.0, pod="p0")
@@ -203,8 +203,8 @@ def test_a_job_that_is_held_back_before_its_first_step_is_not_called_preempted_b
     assert "a job of higher priority" in verdict(target, stepped).reason
 
 
-def test_a_node_comes_back_where_the_others_can_never_take_the_pods(target: KubernetesTarget, server: Server) -> None:
-    """A control plane and a node without GPUs are no others, or the job would wait for ever."""
+def test_a_node_returns_if_the_others_can_never_run_the_pods(target: KubernetesTarget, server: Server) -> None:
+    """A control plane and a node without GPUs do not count."""
     server.nodes["cp1"] = a_node("node-role.kubernetes.io/control-plane=:NoSchedule")
     server.nodes["cpu1"] = a_node(gpus="0")
     excluded = tuple(Excluded(host, 100.0, "node_lost", "lost") for host in ("gpu1", "gpu2"))
@@ -214,8 +214,8 @@ def test_a_node_comes_back_where_the_others_can_never_take_the_pods(target: Kube
     assert (choice.returned, [one.host for one in choice.excluded]) == (("gpu1",), ["gpu2"])
 
 
-def test_the_time_since_a_pod_is_placed_outlives_the_watcher() -> None:
-    """It is in state.json; one of an older program has none."""
+def test_the_time_since_a_pod_was_placed_is_in_the_state() -> None:
+    """A state of an earlier release has none."""
     state = starting(placed=(("gpu1", 120.0),))
     older = {name: value for name, value in state.to_json().items() if name != "placed"}
 
@@ -223,8 +223,8 @@ def test_the_time_since_a_pod_is_placed_outlives_the_watcher() -> None:
     assert states.from_json(older).placed == ()
 
 
-def test_every_object_bears_what_keeps_pods_off_its_devices() -> None:
-    """The same list says which nodes can take the pods."""
+def test_pods_tolerate_the_taints_of_their_devices() -> None:
+    """The same list is used for choosing nodes."""
     wanted = a_job(resources={"amd.com/gpu": "8"}).pods
 
     assert manifests.tolerations(wanted) == [{"key": "amd.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]

@@ -1,4 +1,4 @@
-"""Which nodes can take a job's pods, and which of them now: pure functions."""
+"""primus_bootstrap.launch.watch.targets.kubernetes_nodes: which nodes can run a job's pods."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ READY = {"type": "Ready", "status": "True"}
 
 
 def a_node(*taints: str, ready: bool = True, gpus: str = "8") -> dict[str, Any]:
-    """Return a node; taints are written as kubectl does."""
+    """Return a node; taints are in kubectl's format."""
     parts = [(key, *value.split(":")) for key, _, value in (one.partition("=") for one in taints)]
     spec = {"taints": [{"key": key, "value": value, "effect": effect} for key, value, effect in parts]}
     offered = {"cpu": "96", "amd.com/gpu": gpus, "rdma/hca": "1k"}
@@ -22,7 +22,7 @@ def a_node(*taints: str, ready: bool = True, gpus: str = "8") -> dict[str, Any]:
 
 
 def wanted(*borne: dict[str, str], **resources: str) -> Kubernetes:
-    """Return what pods with eight GPUs ask for, and bear."""
+    """Return the settings of pods with eight GPUs and these tolerations."""
     asked = {"cpu": "192", "amd.com/gpu": "8", **{name.replace("_", "/", 1): each for name, each in resources.items()}}
     return Kubernetes("a", "b", resources=asked, tolerations=tuple(Toleration(**one) for one in borne))
 
@@ -48,8 +48,8 @@ def wanted(*borne: dict[str, str], **resources: str) -> Kubernetes:
         (a_node(), wanted(rdma_vf="1"), False),
     ],
 )
-def test_a_node_that_can_never_take_the_pods_is_none_of_theirs(node: dict[str, Any], pods: Kubernetes, expected: bool) -> None:  # noqa: FBT001
-    """A control plane, a node of processors only, one with a GPU too few: none of them is a reason to keep another one out."""
+def test_which_nodes_can_run_the_pods(node: dict[str, Any], pods: Kubernetes, expected: bool) -> None:  # noqa: FBT001
+    """Taints and devices decide."""
     assert node_checks.suits(node, pods, tolerations(pods)) is expected
 
 
@@ -62,11 +62,11 @@ def test_a_node_that_can_never_take_the_pods_is_none_of_theirs(node: dict[str, A
         ({**a_node(), "spec": {"unschedulable": True}}, False),
     ],
 )
-def test_a_node_that_takes_nothing_now_does_not_answer(node: dict[str, Any], expected: bool) -> None:  # noqa: FBT001
-    """Whatever keeps new pods off for a while: nobody hears from it, it is cordoned, its disk is full."""
+def test_which_nodes_are_usable_now(node: dict[str, Any], expected: bool) -> None:  # noqa: FBT001
+    """Not while a node is silent, cordoned or under disk pressure."""
     assert node_checks.usable(node) is expected
 
 
-def test_a_node_that_is_not_there_is_not_heard() -> None:
-    """A machine that was taken out of the cluster is no more ready than one that is switched off."""
+def test_a_missing_node_is_not_ready() -> None:
+    """It may have been removed from the cluster."""
     assert not node_checks.ready(None)

@@ -1,4 +1,4 @@
-"""The objects that an attempt is in Kubernetes, and what its pods say: pure functions."""
+"""The Kubernetes objects of an attempt, and the observation of its pods."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RECORD = NodeRecord(0, "gpu1", "pod-a", "boot", "primus-job-try-0a1b2c-1", 1.0, 
 
 
 def a_job(nodes: int = 2, **pods: Any) -> Job:
-    """Return a job of Kubernetes as its job.json is read."""
+    """Return a Kubernetes job, read from job.json."""
     wanted = {"image": "registry.example.com/train:1", "namespace": "jobs", **pods}
     said = {
         "schema": "primus.job/1",
@@ -36,7 +36,7 @@ def a_job(nodes: int = 2, **pods: Any) -> Job:
 
 
 def a_start(**pods: Any) -> manifests.Start:
-    """Return the third attempt of it."""
+    """Return the third attempt of the job."""
     words = ("python3", "-I", "/jfs/primus/jobs/try-0a1b2c/primus-cli", "attempt", "--attempt", "3")
     return manifests.Start(a_job(**pods), 3, words, manifests.PodUser(5001, 5001, (44,)), excluded=("gpu7", "gpu9"))
 
@@ -48,7 +48,7 @@ def pod_spec(**pods: Any) -> dict[str, Any]:
 
 
 def a_pod(name: str = "a", rank: int = 0, **status: Any) -> dict[str, Any]:
-    """Return a pod as the API server has it: on gpu1, running and ready unless a test says otherwise."""
+    """Return a pod on gpu1, running and ready by default."""
     whole = {
         "phase": "Running",
         "conditions": [{"type": "Ready", "status": "True"}, {"type": "PodScheduled", "status": "True"}],
@@ -59,8 +59,8 @@ def a_pod(name: str = "a", rank: int = 0, **status: Any) -> dict[str, Any]:
     return {"metadata": metadata, "spec": {"nodeName": "gpu1"}, "status": whole}
 
 
-def test_one_pod_a_node_as_the_jobs_user_with_nothing_of_the_cluster() -> None:
-    """It runs with the user's numbers, once, with time for a checkpoint, and with no token of the API server's."""
+def test_a_pod_runs_once_per_node_as_the_jobs_user() -> None:
+    """With the user's ids, a grace period, and without a token for the API server."""
     spec = pod_spec()
     security = spec["securityContext"]
 
@@ -76,15 +76,15 @@ def test_one_pod_a_node_as_the_jobs_user_with_nothing_of_the_cluster() -> None:
     assert alone["labelSelector"]["matchLabels"][manifests.JOB] == "try-0a1b2c"
 
 
-def test_pods_are_in_the_groups_of_their_user_and_in_those_that_are_stated() -> None:
-    """Devices of AMD GPUs belong to a group of the node, whose number is another one on each system."""
+def test_pods_have_the_groups_of_their_user_and_of_the_job() -> None:
+    """AMD GPUs belong to a group of the node, whose number differs between systems."""
     groups = [pod_spec(**given)["securityContext"]["supplementalGroups"] for given in ({}, {"groups": [993, 44, 110]})]
 
     assert groups == [[44], [44, 993, 110]]
 
 
-def test_nodes_that_are_left_out_are_named_and_spares_come_last() -> None:
-    """Each by a field of its own, as the API allows one name a requirement only; spares by preference."""
+def test_excluded_nodes_are_avoided_and_spares_come_last() -> None:
+    """The API allows one name per requirement. Spares are a preference."""
     nodes = pod_spec(spares=["gpu8"])["affinity"]["nodeAffinity"]
     (term,) = nodes["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
 
@@ -98,8 +98,8 @@ def test_nodes_that_are_left_out_are_named_and_spares_come_last() -> None:
     )
 
 
-def test_devices_are_asked_for_and_their_taint_is_borne() -> None:
-    """GPUs and RDMA are resources; memory may be pinned where there is RDMA; processors have no taint."""
+def test_pods_request_devices_and_tolerate_their_taints() -> None:
+    """GPUs and RDMA devices. Pods with RDMA may pin memory."""
     spec = pod_spec(resources={"amd.com/gpu": "8", "rdma/hca": "1", "cpu": "96"}, tolerations=[{"key": "team", "operator": "Exists"}])
     container = spec["containers"][0]
 
@@ -113,8 +113,8 @@ def test_devices_are_asked_for_and_their_taint_is_borne() -> None:
     ("claim", "volume"),
     [("", {"hostPath": {"path": "/jfs", "type": "Directory"}}), ("shared", {"persistentVolumeClaim": {"claimName": "shared"}})],
 )
-def test_storage_lies_where_it_does_on_the_hosts(claim: str, volume: dict[str, Any]) -> None:
-    """From the host, where a mount that is made anew is seen, or from a claim."""
+def test_storage_has_the_same_path_as_on_the_hosts(claim: str, volume: dict[str, Any]) -> None:
+    """From the host, with mount propagation, or from a claim."""
     spec = pod_spec(claim=claim)
     mount = spec["containers"][0]["volumeMounts"][0]
 
@@ -124,7 +124,7 @@ def test_storage_lies_where_it_does_on_the_hosts(claim: str, volume: dict[str, A
 
 
 def test_no_value_of_the_environment_is_in_a_pod() -> None:
-    """What job.json says is read from the job's folder, Secrets are named only, and the words name a folder and a number."""
+    """The launcher reads job.json from the job's folder, and Secrets are only named."""
     start = manifests.Start(a_job(secrets=["site-token"]), 1, ("python3",), manifests.PodUser(1, 1))
     container = manifests.indexed_job(start)["spec"]["template"]["spec"]["containers"][0]
 
@@ -132,8 +132,8 @@ def test_no_value_of_the_environment_is_in_a_pod() -> None:
     assert {one["name"] for one in container["env"]} == {"PRIMUS_POD_NODE", "PRIMUS_POD_IP", "PRIMUS_POD_NAME", "HOME", "USER"}
 
 
-def test_a_queue_and_its_priority_are_labels_of_the_object_alone() -> None:
-    """Kueue admits the object; its topology is asked for of the pods. Without a queue a priority is the cluster's own class."""
+def test_a_queue_and_its_priority_are_labels_of_the_object() -> None:
+    """Its topology is an annotation of the pods. Without a queue, a priority is a PriorityClass."""
     made = manifests.indexed_job(a_start(queue="training", priority="high", topology="example.com/rack"))
 
     assert made["metadata"]["labels"][manifests.QUEUE] == "training"
@@ -146,7 +146,7 @@ def test_a_queue_and_its_priority_are_labels_of_the_object_alone() -> None:
 
 
 def test_without_a_queue_the_scheduler_keeps_pods_near_each_other() -> None:
-    """By the label that is asked for, as a preference, of the job's own pods; nothing of it where none is asked for."""
+    """As a preference, by the label of the topology."""
     affinity = pod_spec(topology="example.com/rack")["affinity"]
     (near,) = affinity["podAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
 
@@ -160,8 +160,8 @@ def test_without_a_queue_the_scheduler_keeps_pods_near_each_other() -> None:
     ("form", "kinds"),
     [("indexed", ["Job"]), ("jobset", ["JobSet"]), ("trainjob", ["TrainingRuntime", "TrainJob"]), ("ranks", ["Job", "Job"])],
 )
-def test_every_form_is_found_by_the_same_labels_and_never_starts_again_by_itself(form: str, kinds: list[str]) -> None:
-    """Each object and each pod has the job's labels; a name has room for what is made from it."""
+def test_every_form_has_the_same_labels_and_never_restarts(form: str, kinds: list[str]) -> None:
+    """Names are short enough for the pods' names."""
     made = manifests.objects(a_start(host_network=True), form)
     text = json.dumps([sent for _, sent in made])
 
@@ -172,8 +172,8 @@ def test_every_form_is_found_by_the_same_labels_and_never_starts_again_by_itself
     assert ('"backoffLimit": 0' in text) != (kinds == ["TrainJob"])
 
 
-def test_a_job_a_rank_says_its_rank() -> None:
-    """Where Jobs know no index the watcher gives it, to the program and as a label."""
+def test_a_job_per_rank_has_its_rank() -> None:
+    """In the environment and as a label."""
     one, two = (sent for _, sent in manifests.objects(a_start(), RANKS))
 
     assert [sent["metadata"]["name"] for sent in (one, two)] == ["try-0a1b2c-3-r0", "try-0a1b2c-3-r1"]
@@ -182,7 +182,7 @@ def test_a_job_a_rank_says_its_rank() -> None:
 
 
 def test_a_field_that_the_server_dropped_is_named() -> None:
-    """Old servers take what they do not know, and forget it; a value written another way is none of that."""
+    """Old servers silently drop unknown fields. A normalized value is not a dropped field."""
     sent = manifests.indexed_job(a_start(resources={"cpu": "1000m"}))["spec"]
     kept = copy.deepcopy(sent)
     kept["template"]["spec"]["containers"][0]["resources"]["limits"]["cpu"] = "1"
@@ -254,16 +254,16 @@ def test_the_kubernetes_block_belongs_to_the_target_kubernetes() -> None:
         ),
     ],
 )
-def test_what_a_pod_says(status: dict[str, Any], expected: tuple[bool, bool, int | None, str, str]) -> None:
-    """Only a terminated container is the kubelet's word that nothing runs; a phase may be somebody else's."""
+def test_read_pod(status: dict[str, Any], expected: tuple[bool, bool, int | None, str, str]) -> None:
+    """Only a terminated container proves that nothing runs; others may set the phase."""
     pod = pod_status.read_pod(a_pod(**status))
 
     assert pod is not None
     assert (pod.running, pod.well, pod.exit_code, pod.stuck, pod.waits) == expected
 
 
-def test_a_pod_of_the_scheduler_that_gave_its_place_away_was_preempted() -> None:
-    """Not one that was evicted for another reason; and a pod without a rank is none of the attempt's."""
+def test_a_pod_that_the_scheduler_disrupted_was_preempted() -> None:
+    """A pod evicted for another reason was not, and a pod without a rank is ignored."""
     told = {"type": "DisruptionTarget", "status": "True"}
     found = [
         pod_status.read_pod(a_pod(conditions=[{**told, "reason": reason}])) for reason in ("PreemptionByScheduler", "EvictionByEvictionAPI")
@@ -273,8 +273,8 @@ def test_a_pod_of_the_scheduler_that_gave_its_place_away_was_preempted() -> None
     assert pod_status.read_pod({"metadata": {"name": "a"}}) is None
 
 
-def test_a_pod_that_took_another_ones_place_is_not_the_ranks() -> None:
-    """The cluster may make a pod again that is gone; the launcher's record says which one counts."""
+def test_a_replacement_pod_does_not_count() -> None:
+    """The record of the launcher decides which pod counts."""
     pods = [pod for pod in (pod_status.read_pod(a_pod(name)) for name in ("a", "b")) if pod]
 
     assert pod_status.by_rank(pods, {})[0].name == "b"
@@ -324,8 +324,8 @@ REFUSED = {**GONE, "reason": "UnexpectedAdmissionError", "message": "Allocate fa
         ),
     ],
 )  # fmt: skip
-def test_how_a_rank_stands(status: dict[str, Any] | None, record: NodeRecord | None, ready: bool | None, expected: NodeObservation) -> None:  # noqa: FBT001
-    """The launcher's own word first, then the kubelet's, then the node's; a pod that is gone is no node that is lost."""
+def test_node_observation(status: dict[str, Any] | None, record: NodeRecord | None, ready: bool | None, expected: NodeObservation) -> None:  # noqa: FBT001
+    """The record of the launcher counts first, then the kubelet, then the node. A missing pod is not a lost node."""
     pod = None if status is None else pod_status.read_pod(a_pod(**status))
 
     assert pod_status.node_observation("gpu1", pod, record, ready) == expected
@@ -345,15 +345,15 @@ def test_how_a_rank_stands(status: dict[str, Any] | None, record: NodeRecord | N
         ({"terminalState": "Completed"}, {}, {}),
     ],
 )  # fmt: skip
-def test_an_object_that_has_failed_makes_no_pods_any_more(status: dict[str, Any], labels: dict[str, str], expected: dict[int, str]) -> None:
-    """It is of all ranks, but the Job of one rank, which says of which."""
+def test_a_failed_object_creates_no_more_pods(status: dict[str, Any], labels: dict[str, str], expected: dict[int, str]) -> None:
+    """It belongs to all ranks, or to the one in its label."""
     item = {"metadata": {"name": "try", "labels": labels}, "status": status}
 
     assert pod_status.failures([item], 2) == expected
 
 
-def test_nodes_are_looked_at_only_where_there_is_doubt() -> None:
-    """Of a cluster of thousands nobody asks for all nodes every two seconds."""
+def test_only_doubtful_nodes_are_queried() -> None:
+    """A cluster may have thousands of nodes."""
     well, unwell = (pod_status.read_pod(a_pod(conditions=[{"type": "Ready", "status": said}])) for said in ("True", "False"))
     assert well is not None
     assert unwell is not None
@@ -364,8 +364,8 @@ def test_nodes_are_looked_at_only_where_there_is_doubt() -> None:
     assert not pod_status.in_doubt(0, {}, {})
 
 
-def test_hosts_are_known_when_every_rank_has_one() -> None:
-    """In the order of ranks, whatever the API server's is."""
+def test_hosts_are_returned_once_every_rank_has_one() -> None:
+    """In the order of the ranks."""
     pods = {0: pod_status.read_pod(a_pod()), 1: pod_status.read_pod(a_pod("b", 1))}
     both = {rank: pod for rank, pod in pods.items() if pod}
 
@@ -374,6 +374,6 @@ def test_hosts_are_known_when_every_rank_has_one() -> None:
     assert pod_status.node_names(1, {}, {0: RECORD}) == ("gpu1",)
 
 
-def test_pods_have_a_network_of_their_own_unless_the_job_asks_for_the_hosts() -> None:
-    """Least privilege is the default of the record too, for whoever makes one without that field."""
+def test_pods_use_the_network_of_the_host_only_on_request() -> None:
+    """The default has the least privileges."""
     assert Kubernetes("image", "jobs").host_network is False

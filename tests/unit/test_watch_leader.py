@@ -29,14 +29,14 @@ JOB = Job("a-000000", "a", "ada", "direct", 2, ("train",))
 
 @pytest.fixture
 def folder(tmp_path: Path) -> JobFolder:
-    """Give a job's folder with a state that a watcher of another host wrote."""
+    """Create a job's folder with a state from a watcher on another host."""
     found = folders.JobFolder(tmp_path)
     states.save(found.state_file, STATE)
     return found
 
 
-def test_a_watcher_of_another_host_that_still_writes_is_left_alone(folder: JobFolder) -> None:
-    """Whatever its clock says: what counts is that it wrote while this one listened."""
+def test_a_watcher_on_another_host_that_still_writes_keeps_the_job(folder: JobFolder) -> None:
+    """Its clock does not matter, only that it wrote while this one waited."""
     later = threading.Timer(0.2, states.save, (folder.state_file, replace(STATE, updated=1.0)))
     later.start()
     with pytest.raises(LockedError, match="the watcher on elsewhere leads this job"):
@@ -44,8 +44,8 @@ def test_a_watcher_of_another_host_that_still_writes_is_left_alone(folder: JobFo
     later.join()
 
 
-def test_a_watcher_that_is_gone_is_replaced(folder: JobFolder) -> None:
-    """On another host after listening, on this host at once: the lock of the job has told."""
+def test_a_dead_watcher_is_replaced(folder: JobFolder) -> None:
+    """On another host after a wait; on this host at once, because of the lock file."""
     began = time.monotonic()
     Leader(folder).wait(STATE, threading.Event(), listen_s=0.4)
     listened = time.monotonic() - began
@@ -57,8 +57,8 @@ def test_a_watcher_that_is_gone_is_replaced(folder: JobFolder) -> None:
     assert Leader(folder).name != mine.name
 
 
-def test_a_watcher_that_takes_over_counts_by_its_own_clock() -> None:
-    """The host before was an hour ahead: nobody waits for that hour, and the lease of nodes that must end counts from now."""
+def test_a_new_watcher_uses_its_own_clock() -> None:
+    """The clock of the other host may be an hour ahead. The fence starts again."""
     ahead = 4600.0
     state = replace(
         STATE, phase=states.STOPPING, revoked=True, revoked_at=900.0, not_before=ahead, deadline=ahead, step_at=ahead, since=ahead,
@@ -71,8 +71,8 @@ def test_a_watcher_that_takes_over_counts_by_its_own_clock() -> None:
     assert found.deadline == 1000.0 + JOB.grace_s + restart_policy.AFTER_GRACE_S
 
 
-def test_a_newer_watcher_may_say_more_than_a_node_knows(tmp_path: Path) -> None:
-    """Watchers are upgraded while jobs run; a node of before reads its lease all the same."""
+def test_unknown_keys_of_a_state_are_skipped(tmp_path: Path) -> None:
+    """Watchers are upgraded while jobs run, and nodes still read their lease."""
     state = replace(
         STATE, hosts=(Host("h1", "a"),), excluded=(states.Excluded("h2", 1.0, "x", "y"),), attempts=(states.Attempt(1, ("h1",)),)
     )
@@ -84,8 +84,8 @@ def test_a_newer_watcher_may_say_more_than_a_node_knows(tmp_path: Path) -> None:
     assert states.load(tmp_path / "state.json") == state
 
 
-def test_a_controller_that_does_not_answer_says_nothing_of_nodes() -> None:
-    """A node that was silent before is not called back because its target fell silent too."""
+def test_a_silent_target_does_not_change_the_state_of_nodes() -> None:
+    """A silent node stays silent."""
     state = replace(STATE, unknown=(("h1", 900.0),), hosts=(Host("h1", "a"),), attempts=(states.Attempt(1, ("h1",)),))
     after = restart_policy.evaluate(JOB, state, observations.Observation(observations.SILENT), Clock(910.0))
 

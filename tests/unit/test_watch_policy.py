@@ -34,19 +34,19 @@ def running(**changes: Any) -> State:
 
 
 def seen(*nodes: tuple[str, int | None], step: int | None = None) -> Observation:
-    """Return what is seen of two hosts: a state and an exit code each."""
+    """Return an observation of two hosts: a state and an exit code each."""
     found = tuple(NodeObservation(f"h{number}", state, code) for number, (state, code) in enumerate(nodes, 1))
     status = observations.RUNNING if any(node.state == observations.RUNNING for node in found) else observations.ENDED
     return Observation(status, found, progress=Progress(step, step))
 
 
 def over(**changes: Any) -> State:
-    """Return the state of an attempt that is over and not judged."""
+    """Return the state of an attempt that has ended and is not classified."""
     return running(phase=states.ENDED, **changes)
 
 
-def test_a_node_that_does_not_answer_is_unknown_before_it_is_lost() -> None:
-    """Up to lost_after_s nothing is done; then the attempt is stopped."""
+def test_a_silent_node_is_unknown_before_it_is_lost() -> None:
+    """The attempt is stopped after lost_after_s."""
     state = running()
     silent = seen((observations.SILENT, None), (observations.RUNNING, None))
     first = restart_policy.evaluate(JOB, state, silent, Clock(200))
@@ -58,8 +58,8 @@ def test_a_node_that_does_not_answer_is_unknown_before_it_is_lost() -> None:
     assert (after.state.phase, after.state.stopping, after.state.revoked) == (states.STOPPING, "lost", True)
 
 
-def test_an_attempt_that_its_target_has_stopped_for_a_while_does_not_hang() -> None:
-    """Slurm suspends a job for one of higher priority: the time counts from when it goes on."""
+def test_a_suspended_attempt_does_not_hang() -> None:
+    """Slurm suspends jobs for others. The time limit starts again afterwards."""
     state = running(attempts=(Attempt(1, ("h1", "h2"), first_step=1, first_step_at=110.0, last_step=5),), step=5, step_at=120.0)
     look = seen((observations.RUNNING, None), (observations.RUNNING, None), step=5)
     paused = restart_policy.evaluate(JOB, state, replace(look, paused=True), Clock(4000)).state
@@ -69,8 +69,8 @@ def test_an_attempt_that_its_target_has_stopped_for_a_while_does_not_hang() -> N
     assert restart_policy.evaluate(JOB, paused, look, Clock(9000)).state.stopping == "no_progress"
 
 
-def test_the_first_step_is_that_of_the_lines_that_came_late() -> None:
-    """The gauge is seen at once and tells of the newest step only; the same step again changes nothing else."""
+def test_the_first_step_is_corrected_by_late_lines() -> None:
+    """The gauge is visible at once, but has only the newest step."""
     nodes = ((observations.RUNNING, None), (observations.RUNNING, None))
     gauge = restart_policy.evaluate(JOB, running(), seen(*nodes, step=13), Clock(200))
     lines = restart_policy.evaluate(JOB, gauge.state, replace(seen(*nodes, step=13), progress=Progress(11, 13)), Clock(201))
@@ -80,8 +80,8 @@ def test_the_first_step_is_that_of_the_lines_that_came_late() -> None:
     assert lines.events == ()
 
 
-def test_a_node_that_does_not_answer_is_not_lost_while_steps_are_made() -> None:
-    """All ranks take part in a step: SSH alone says nothing."""
+def test_a_silent_node_is_not_lost_while_the_job_makes_steps() -> None:
+    """All ranks take part in a step."""
     state = running()
     for step in range(20):
         now = 200 + 5 * step
@@ -91,8 +91,8 @@ def test_a_node_that_does_not_answer_is_not_lost_while_steps_are_made() -> None:
     assert state.phase == states.RUNNING
 
 
-def test_the_next_attempt_waits_until_the_lease_of_a_lost_node_is_over() -> None:
-    """Lost is not ended: what runs there ends itself within the lease."""
+def test_the_next_attempt_waits_for_the_lease_of_a_lost_node() -> None:
+    """Its launcher may still run until the lease expires."""
     state = running(phase=states.STOPPING, stopping="lost", revoked=True, revoked_at=220.0, unknown=(("h1", 200.0),))
     look = seen((observations.SILENT, None), (observations.ENDED, 79))
     limit = 220 + JOB.policy.lease_s + restart_policy.FENCE_S
@@ -102,8 +102,8 @@ def test_the_next_attempt_waits_until_the_lease_of_a_lost_node_is_over() -> None
     assert restart_policy.evaluate(JOB, state, look, Clock(limit)).state.lost == ("h1",)
 
 
-def test_a_node_that_answers_and_cannot_be_stopped_is_waited_for_and_then_lost() -> None:
-    """A process that hangs in the kernel outlives SIGKILL; its host is left out."""
+def test_a_node_that_cannot_be_stopped_is_lost_after_a_wait() -> None:
+    """A process that hangs in the kernel survives SIGKILL."""
     state = running(phase=states.STOPPING, stopping="no_progress", revoked=True, revoked_at=220.0)
     look = seen((observations.RUNNING, None), (observations.ENDED, 79))
     limit = 220 + JOB.policy.lease_s + restart_policy.FENCE_S + restart_policy.UNSTOPPABLE_S
@@ -114,8 +114,8 @@ def test_a_node_that_answers_and_cannot_be_stopped_is_waited_for_and_then_lost()
     assert [(event.host, event.reason) for event in after.events] == [("h1", "cannot be stopped")]
 
 
-def test_a_node_is_not_called_lost_before_its_time_because_the_attempt_is_stopped() -> None:
-    """It fell silent while the attempt was being stopped."""
+def test_stopping_does_not_shorten_the_time_before_a_node_is_lost() -> None:
+    """It became silent while the attempt was being stopped."""
     state = running(phase=states.STOPPING, stopping="failed", revoked=True, revoked_at=100.0, unknown=(("h1", 118.0),))
     look = seen((observations.SILENT, None), (observations.ENDED, 1))
 
@@ -123,8 +123,8 @@ def test_a_node_is_not_called_lost_before_its_time_because_the_attempt_is_stoppe
     assert restart_policy.evaluate(JOB, state, look, Clock(138.0)).state.phase == states.ENDED
 
 
-def test_time_that_passed_while_nobody_watched_counts_against_no_limit() -> None:
-    """A watcher that was away for an hour gives the job its time again."""
+def test_time_without_a_watcher_does_not_count_against_limits() -> None:
+    """After an hour without a watcher the job gets its time again."""
     state = running(attempts=(Attempt(1, ("h1", "h2"), first_step=1, first_step_at=110.0, last_step=5),), step=5, step_at=120.0)
     look = seen((observations.RUNNING, None), (observations.RUNNING, None), step=5)
 
@@ -152,13 +152,13 @@ def test_time_that_passed_while_nobody_watched_counts_against_no_limit() -> None
         ([143, None, 1], 1),
     ],
 )
-def test_the_exit_code_that_says_most_counts(codes: list[int | None], expected: int | None) -> None:
-    """The rank that computed NaN counts, not those that lost their connection to it, nor those that were ended here."""
+def test_the_most_specific_exit_code_counts(codes: list[int | None], expected: int | None) -> None:
+    """The rank that computed NaN counts, not those that lost their connection to it or were stopped."""
     assert classification.deciding_code(codes) == expected
 
 
-def test_the_budget_stops_a_job_that_never_makes_progress() -> None:
-    """Three restarts, then it has failed, with the reason."""
+def test_the_retry_budget_ends_a_job_without_progress() -> None:
+    """It fails after three restarts."""
     state, pauses = over(), []
     for _ in range(3):
         state = restart_policy.conclude(JOB, state, Ending(classification.OTHER, "crash", "a crash"), 1000.0).state
@@ -171,8 +171,8 @@ def test_the_budget_stops_a_job_that_never_makes_progress() -> None:
     assert state.reason == "3 restarts without progress at all; the last attempt: a crash"
 
 
-def test_a_step_forward_gives_the_budget_back() -> None:
-    """Ten kills in a row end nothing as long as each attempt gets a step further."""
+def test_a_new_step_restores_the_retry_budget() -> None:
+    """Ten kills in a row do not end a job whose attempts make new steps."""
     state = running()
     for kill in range(10):
         look = seen((observations.RUNNING, None), (observations.RUNNING, None), step=kill + 1)
@@ -185,8 +185,8 @@ def test_a_step_forward_gives_the_budget_back() -> None:
     assert (state.restarts, state.restarts_without_progress) == (10, 1)
 
 
-def test_a_failure_of_the_jobs_own_that_repeats_is_given_up() -> None:
-    """NaN at the same step twice is no accident; at another step it is tried again."""
+def test_a_failure_of_the_job_that_repeats_ends_it() -> None:
+    """NaN twice at the same step. At another step the job restarts."""
     nan = Ending(classification.OWN, "not_finite", "the loss was not finite")
     first = Attempt(1, last_step=6, first_step=1)
     once = restart_policy.conclude(JOB, over(attempts=(first,), best_step=6), nan, 100.0).state
@@ -199,8 +199,8 @@ def test_a_failure_of_the_jobs_own_that_repeats_is_given_up() -> None:
     assert restart_policy.conclude(JOB, other, nan, 100.0).state.phase == states.WAITING
 
 
-def test_stopping_early_with_a_checkpoint_costs_nothing_unless_no_step_was_made() -> None:
-    """Exit code 75 is not a failure; one that comes before any step, again and again, is."""
+def test_a_checkpointed_stop_is_free_if_the_attempt_made_a_step() -> None:
+    """Exit code 75 before the first step counts against the retry budget."""
     early = Ending(classification.UNFINISHED, "unfinished", "stopped early")
     stepped = restart_policy.conclude(JOB, over(attempts=(Attempt(1, first_step=1, last_step=4),)), early, 100.0).state
     idle = restart_policy.conclude(JOB, over(), early, 100.0).state
@@ -209,8 +209,8 @@ def test_stopping_early_with_a_checkpoint_costs_nothing_unless_no_step_was_made(
     assert idle.restarts_without_progress == 1
 
 
-def test_a_job_that_is_stopped_from_outside_has_a_budget_of_its_own_for_that() -> None:
-    """An administrator's SIGTERM is no failure of the job; one at every start must end all the same. A step forward forgets them all."""
+def test_stops_from_outside_have_a_budget_of_their_own() -> None:
+    """SIGTERM from an administrator is not a failure. A new step resets the counter."""
     stop = Ending(classification.UNFINISHED, classification.FROM_OUTSIDE, "stopped from outside")
     state, counts = over(attempts=(Attempt(1, first_step=1, last_step=4),), best_step=4), []
     forward = replace(running(stops=3), best_step=4)
@@ -231,8 +231,8 @@ def test_a_job_that_is_stopped_from_outside_has_a_budget_of_its_own_for_that() -
     assert resumed.stops == 0
 
 
-def test_a_place_that_is_taken_before_the_first_step_is_forgiven_a_few_times_in_a_row() -> None:
-    """Whoever trains and makes room goes on at once and for nothing; a queue that evicts a job at every start must end it some day."""
+def test_preemptions_before_the_first_step_have_a_limit() -> None:
+    """A preemption after a step is free. A queue that evicts a job at every start must end it eventually."""
     taken = Ending(classification.UNFINISHED, classification.PREEMPTED, "held back before the first step")
     stepped = restart_policy.conclude(JOB, over(attempts=(Attempt(1, first_step=1, last_step=4),)), taken, 1000.0).state
     state, counts = over(), []
@@ -245,8 +245,8 @@ def test_a_place_that_is_taken_before_the_first_step_is_forgiven_a_few_times_in_
     assert state.phase == states.FAILED
 
 
-def test_a_job_that_is_cancelled_has_its_grace_before_its_lease_is_taken() -> None:
-    """A checkpoint is written first."""
+def test_a_cancelled_job_gets_its_grace_period_before_its_lease_is_revoked() -> None:
+    """It writes a checkpoint first."""
     asked = restart_policy.apply_requests(JOB, running(), frozenset({"cancel"}), 200.0).state
     look = seen((observations.RUNNING, None), (observations.RUNNING, None))
     limit = 200 + JOB.grace_s + restart_policy.AFTER_GRACE_S
@@ -256,8 +256,8 @@ def test_a_job_that_is_cancelled_has_its_grace_before_its_lease_is_taken() -> No
     assert restart_policy.evaluate(JOB, asked, look, Clock(limit)).state.revoked
 
 
-def test_what_has_failed_goes_on_when_asked() -> None:
-    """The counters begin again; what is done stays done."""
+def test_a_failed_job_continues_on_request() -> None:
+    """The counters start again. A job that is done stays done."""
     failed = running(phase=states.FAILED, restarts=9, restarts_without_progress=4, cancel=True)
     again = restart_policy.apply_requests(JOB, failed, frozenset({"resume"}), 300.0).state
     done = running(phase=states.DONE)
@@ -266,8 +266,8 @@ def test_what_has_failed_goes_on_when_asked() -> None:
     assert restart_policy.apply_requests(JOB, done, frozenset({"resume"}), 300.0).state == done
 
 
-def test_waiting_for_hosts_has_an_end() -> None:
-    """After hosts_timeout_s the job has failed, and the reason names each host."""
+def test_waiting_for_hosts_has_a_limit() -> None:
+    """The reason names each host."""
     nobody = Candidates(tuple(Candidate(host, answers=False, why="no route") for host in HOSTS))
     waiting = restart_policy.begin_attempt(JOB, State("a-000000"), nobody, Clock(100)).state
     later = restart_policy.begin_attempt(JOB, waiting, nobody, Clock(100 + JOB.policy.hosts_timeout_s + 1)).state
@@ -279,7 +279,7 @@ def test_waiting_for_hosts_has_an_end() -> None:
 
 @dataclass
 class Launcher:
-    """What an attempt runs on one host. It looks at its lease each second, as the program `attempt` does."""
+    """The launcher of an attempt on one host. It reads its lease every second."""
 
     attempt: int
     read_at: float
@@ -288,7 +288,7 @@ class Launcher:
 
 @dataclass
 class World:
-    """Hosts that fail, and what runs on them; time goes on in steps of a tick."""
+    """Hosts that fail, and their launchers. Time passes in ticks."""
 
     now: float = 1000.0
     up: dict[str, bool] = field(default_factory=lambda: {host.name: True for host in HOSTS})
@@ -299,11 +299,11 @@ class World:
     made: dict[int, int] = field(default_factory=dict)
 
     def alive(self, attempt: int | None = None) -> list[tuple[str, int]]:
-        """Return what runs now."""
+        """Return the running launchers."""
         return [key for key, item in self.launchers.items() if item.ended is None and attempt in (None, key[1])]
 
     def tick(self, state: State, *, goal: int) -> None:
-        """Let a tick of time pass: launchers look at their leases, and train where all of them are there."""
+        """Advance one tick: launchers read their leases, and train if all of them run."""
         self.now += TICK_S
         for (host, number), item in self.launchers.items():
             if item.ended is not None:
@@ -323,21 +323,21 @@ class World:
                     self.launchers[key].ended = 0
 
     def candidates(self) -> Candidates:
-        """Return the hosts as SSH sees them."""
+        """Return the hosts that SSH reaches."""
         spares = {host.name for host in HOSTS[2:]}
         return Candidates(
             tuple(Candidate(host, answers=self.up[host.name] and self.ssh[host.name], spare=host.name in spares) for host in HOSTS)
         )
 
     def start(self, state: State) -> None:
-        """Start what can be reached and was not started."""
+        """Start the launchers on reachable hosts."""
         for host in state.hosts:
             key = (host.name, state.attempt)
             if self.up[host.name] and self.ssh[host.name] and self.storage[host.name] and key not in self.launchers:
                 self.launchers[key] = Launcher(state.attempt, self.now)
 
     def observe(self, state: State) -> Observation:
-        """Return what SSH and the records say."""
+        """Return the observation by SSH and records."""
         nodes = []
         for host in state.hosts:
             item = self.launchers.get((host.name, state.attempt))
@@ -355,7 +355,7 @@ class World:
         return Observation(status, tuple(nodes), progress=Progress(first, self.step if first is not None else None))
 
     def break_it(self, what: str, host: str) -> None:
-        """Make a fault, or mend everything of a host."""
+        """Cause a fault, or repair a host."""
         if what == "mend":
             self.up[host] = self.ssh[host] = self.storage[host] = True
         elif what == "lose":
@@ -374,7 +374,7 @@ class World:
 
 
 def turn(world: World, state: State, requests: frozenset[str] = frozenset()) -> State:
-    """Do what the watcher's loop does in one round."""
+    """Do one iteration of the watcher's loop."""
     if state.phase in (states.PENDING, states.WAITING):
         if world.now >= state.not_before:
             begun = restart_policy.begin_attempt(JOB, state, world.candidates(), Clock(world.now)).state
@@ -403,8 +403,8 @@ FAULTS = some.lists(
 
 @settings(max_examples=150, deadline=None)
 @given(FAULTS, some.booleans())
-def test_whatever_fails_two_attempts_never_run_at_once_and_the_job_ends(faults: list[tuple[str, str, int]], through_files: bool) -> None:  # noqa: FBT001
-    """Whatever breaks and comes back; a watcher that is killed between any two rounds and reads its state again changes nothing."""
+def test_two_attempts_never_run_at_once_and_the_job_ends(faults: list[tuple[str, str, int]], through_files: bool) -> None:  # noqa: FBT001
+    """With any faults and repairs, also if the watcher is killed and reads its state again."""
     world, state = World(), State("a-000000")
     for what, host, rounds in faults:
         world.break_it(what, host)
@@ -427,8 +427,8 @@ def test_whatever_fails_two_attempts_never_run_at_once_and_the_job_ends(faults: 
 
 @settings(max_examples=100, deadline=None)
 @given(FAULTS, some.integers(0, 100))
-def test_whatever_fails_a_cancelled_job_comes_to_rest(faults: list[tuple[str, str, int]], at: int) -> None:
-    """With nothing of it running anywhere."""
+def test_a_cancelled_job_ends_whatever_fails(faults: list[tuple[str, str, int]], at: int) -> None:
+    """No launcher is left."""
     world, state, rounds = World(), State("a-000000"), 0
     for what, host, pause in [*faults, ("cut", "h1", 100)]:
         world.break_it(what, host)
@@ -446,8 +446,8 @@ def test_whatever_fails_a_cancelled_job_comes_to_rest(faults: list[tuple[str, st
 
 @settings(max_examples=200, deadline=None)
 @given(some.builds(Policy, backoff_s=some.just((0, 10))), some.lists(some.floats(0, 1e6), min_size=3, max_size=3))
-def test_a_state_comes_back_from_its_file_as_it_was(found: Policy, times: list[float]) -> None:
-    """What is read is what was written."""
+def test_a_state_is_read_as_it_was_written(found: Policy, times: list[float]) -> None:
+    """For random states."""
     state = running(
         excluded=(states.Excluded("h9", times[0], "gpu_lost", "a reason", hardware=True),),
         unknown=(("h1", times[1]),),

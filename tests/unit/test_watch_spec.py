@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.watch.job_spec and folder: what a job may say, and how its folder comes to be."""
+"""primus_bootstrap.launch.watch.job_spec and job_folder: job.json, and the creation of a job's folder."""
 
 from __future__ import annotations
 
@@ -90,8 +90,8 @@ def open_folder() -> Iterator[Path]:
     shutil.rmtree(made)
 
 
-def test_root_makes_a_job_folder_and_hands_it_to_the_job_user(open_folder: Path) -> None:
-    """The folder of all jobs is root's alone, so nobody else can put a folder of that name there."""
+def test_root_creates_a_job_folder_for_the_jobs_user(open_folder: Path) -> None:
+    """Only root can write to the folder of all jobs."""
     made, _ = folders.create(open_folder, json.dumps({**JOB, "user": "nobody"}))
     found = {path.name: (path.stat().st_uid, path.stat().st_mode & 0o777) for path in (made.path, *made.path.iterdir())}
     nobody = pwd.getpwnam("nobody").pw_uid
@@ -104,8 +104,8 @@ def test_root_makes_a_job_folder_and_hands_it_to_the_job_user(open_folder: Path)
     }
 
 
-def test_no_job_is_made_where_others_can_replace_it(open_folder: Path) -> None:
-    """A folder of all jobs that users may write to, or that is a link, is refused by name."""
+def test_a_job_is_not_created_where_others_can_replace_it(open_folder: Path) -> None:
+    """The folder of all jobs is a symbolic link, or users may write to its parent."""
     (open_folder / "link").symlink_to(open_folder)
     with pytest.raises(PrimusError, match="link: is a symbolic link"):
         folders.create(open_folder / "link", json.dumps(JOB))
@@ -118,21 +118,21 @@ def test_no_job_is_made_where_others_can_replace_it(open_folder: Path) -> None:
 
 
 class Nobody:
-    """A target without hosts, which ends its watcher when it is asked for them."""
+    """A target without hosts, which ends its watcher."""
 
     def __init__(self) -> None:
-        """Have no watcher yet."""
+        """Start without a watcher."""
         self.watcher: Watcher | None = None
 
     def candidates(self) -> Candidates:
-        """Have none."""
+        """Return no hosts."""
         if self.watcher:
             self.watcher.stop.set()
         return Candidates()
 
 
-def test_the_first_state_of_a_job_excludes_who_was_left_out(tmp_path: Path) -> None:
-    """What the submission found is in state.json before the first attempt, where people see it as well."""
+def test_the_first_state_excludes_the_hosts_that_were_left_out(tmp_path: Path) -> None:
+    """state.json has them before the first attempt."""
     left_out = {"host": "n1", "reason": "is quarantined by ada (ECC errors)"}
     folder, _ = folders.create(tmp_path, json.dumps({**JOB, "left_out": [left_out]}))
     nobody: Any = Nobody()
@@ -144,8 +144,8 @@ def test_the_first_state_of_a_job_excludes_who_was_left_out(tmp_path: Path) -> N
     assert [(one.host, one.reason, one.hardware) for one in state.excluded] == [(*left_out.values(), False)]
 
 
-def test_a_line_that_a_crash_left_unfinished_does_not_swallow_the_next(tmp_path: Path) -> None:
-    """The next line starts on a line of its own."""
+def test_a_line_after_an_incomplete_one_is_complete(tmp_path: Path) -> None:
+    """It starts on a line of its own."""
     folder, _ = folders.create(tmp_path, json.dumps(JOB))
     (folder.path / "events.jsonl").write_text('{"kind": "torn')
     folder.append("events.jsonl", {"kind": "whole"})
@@ -153,8 +153,8 @@ def test_a_line_that_a_crash_left_unfinished_does_not_swallow_the_next(tmp_path:
     assert (folder.path / "events.jsonl").read_text().splitlines() == ['{"kind": "torn', '{"kind": "whole"}']
 
 
-def test_what_belongs_to_an_attempt_is_kept_with_it(tmp_path: Path) -> None:
-    """The next attempt's diagnosis must not read the logs of the one before; steps and checkpoints go on."""
+def test_the_files_of_an_attempt_are_moved_to_its_folder(tmp_path: Path) -> None:
+    """The next diagnosis must not read old logs. Steps and checkpoints stay."""
     folder, _ = folders.create(tmp_path, json.dumps(JOB))
     (folder.run / "logs").mkdir()
     for name in ("failure.json", "plan-00001.json", "metrics.prom", "steps.jsonl", "logs/rank-00000.log"):
@@ -166,8 +166,8 @@ def test_what_belongs_to_an_attempt_is_kept_with_it(tmp_path: Path) -> None:
     assert (folder.attempt(1) / "logs" / "rank-00000.log").read_text() == "logs/rank-00000.log"
 
 
-def test_a_watcher_that_cannot_write_says_what_and_how_to_mend_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Already at its start, before it has a lock: systemd shows the line and tries again."""
+def test_a_watcher_that_cannot_write_reports_a_fix(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also before it has its lock file."""
     folder, _ = folders.create(tmp_path, json.dumps(JOB))
     (folder.path / "watch.lock").mkdir()
     code = watch_program.main(["run", "--folder", str(folder.path)])
@@ -178,8 +178,8 @@ def test_a_watcher_that_cannot_write_says_what_and_how_to_mend_it(tmp_path: Path
     assert "\n  fix: free space, or repair the storage" in said
 
 
-def test_who_asks_last_is_heard(tmp_path: Path) -> None:
-    """Cancelled and resumed, or the other way round, before a watcher came to look."""
+def test_the_last_request_counts(tmp_path: Path) -> None:
+    """Cancel and resume before the watcher has applied either."""
     folder, _ = folders.create(tmp_path, json.dumps(JOB))
     heard = []
     for name in ("cancel", "resume", "cancel"):
@@ -189,8 +189,8 @@ def test_who_asks_last_is_heard(tmp_path: Path) -> None:
     assert heard == [["cancel"], ["resume"], ["cancel"]]
 
 
-def test_storage_that_is_away_is_no_job_that_was_removed(tmp_path: Path) -> None:
-    """The one is tried again by systemd, since the exit code is not 0; the other has no watcher any more."""
+def test_missing_storage_differs_from_a_removed_job(tmp_path: Path) -> None:
+    """Missing storage gives an exit code other than 0, so systemd restarts the watcher."""
     words = ["run", "--folder", str(tmp_path / "jobs" / "a-000000")]
     away = watch_program.main(words)
     (tmp_path / "jobs").mkdir()
@@ -201,8 +201,8 @@ def test_storage_that_is_away_is_no_job_that_was_removed(tmp_path: Path) -> None
     assert watch_program.main(words) == 0
 
 
-def test_a_folder_that_was_copied_is_no_job(tmp_path: Path) -> None:
-    """Two watchers of one attempt would be the result."""
+def test_a_copied_folder_is_refused(tmp_path: Path) -> None:
+    """Two watchers would run one attempt."""
     folder, _ = folders.create(tmp_path, json.dumps(JOB))
     folder.path.rename(tmp_path / "b-000000")
     with pytest.raises(PrimusError, match="do not move or copy"):

@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.watch.node_agent: who is listened to, what is started, and whose rights count."""
+"""primus_bootstrap.launch.watch.node_agent: settings and quarantine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = watch_rig.needs_sshd
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[watch_rig.Site]:
-    """Give a node without SSH: the stand-in of systemd on the PATH, and a root of jobs."""
+    """Create a node without SSH, with a fake systemd on the PATH and a folder of jobs."""
     made = watch_rig.Site(tmp_path)
     made.start("node1")
     monkeypatch.setenv("PATH", f"{tmp_path}/programs:/usr/bin:/bin")
@@ -32,8 +32,8 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[watch_rig.
     made.end()
 
 
-def test_the_settings_of_an_earlier_release_start_nothing(tmp_path: Path) -> None:
-    """Between two phases of an apply a host has the new program and the old settings; jobs that run are still looked at."""
+def test_the_settings_of_an_earlier_release_have_no_accounts(tmp_path: Path) -> None:
+    """During an apply a host may have the new program and the old settings."""
     path = tmp_path / "workload.json"
     old = {"schema": "primus.workload-site/1", "folder": "/srv/jobs", "min_uid": 1000, "properties": []}
     path.write_text(json.dumps(old))
@@ -45,8 +45,8 @@ def test_the_settings_of_an_earlier_release_start_nothing(tmp_path: Path) -> Non
             node_agent._site(path)
 
 
-def test_a_host_in_quarantine_is_not_healthy(tmp_path: Path) -> None:
-    """Where the role writes it; a record that cannot be read keeps the host out as well."""
+def test_a_quarantined_host_is_reported(tmp_path: Path) -> None:
+    """Also if its record cannot be read."""
     record = tmp_path / "quarantine.json"
     nothing = node_agent._quarantine(record)
     record.write_text(json.dumps({"owner": "ada", "reason": "fan broken"}))

@@ -1,4 +1,4 @@
-"""`workload` as a user types it: what is refused before a host is contacted, and a job on this machine as its service host."""
+"""The log of a job, for the verb `workload logs`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ME = pwd.getpwuid(os.geteuid()).pw_name
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Make the folder of all jobs."""
+    """Create the folder of all jobs."""
     path = tmp_path / "jobs"
     path.mkdir()
     return path
@@ -32,16 +32,16 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def job(root: Path) -> folders.JobFolder:
-    """Write a job down that no watcher has taken up."""
+    """Create a job without a watcher."""
     about = {"schema": "primus.job/1", "id": ID, "name": "try", "user": ME, "target": "slurm"}
     document = {**about, "nodes": 1, "words": ["train", "pretrain"], "slurm": {}}
     return folders.create(root, json.dumps(document))[0]
 
 
-def test_a_followed_log_goes_on_through_a_restart_and_ends_with_the_job(
+def test_following_a_log_continues_through_a_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A new file of the same name is read from its start; the phase in state.json ends it."""
+    """A new file of the same name is read from its start. It ends with the job."""
     folder = folders.JobFolder(tmp_path)
     log = folder.run / "logs" / "rank-00000.log"
     log.parent.mkdir(parents=True)
@@ -64,8 +64,8 @@ def test_a_followed_log_goes_on_through_a_restart_and_ends_with_the_job(
     assert capsys.readouterr().out == "first\nsecond\n\ufffd third\n"
 
 
-def test_a_log_that_is_no_file_is_refused(tmp_path: Path) -> None:
-    """Root prints no file that a link leads to, and waits for no named pipe."""
+def test_a_log_that_is_not_a_regular_file_is_refused(tmp_path: Path) -> None:
+    """Root must not follow a symbolic link, or wait for a named pipe."""
     folder = folders.JobFolder(tmp_path)
     log = folder.run / "logs" / "rank-00000.log"
     log.parent.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""The role `primus_watch`: its texts mean the same to ssh, sudo, systemd and the program that answers on a node."""
+"""The role `primus_watch`: its files agree with ssh, sudo, systemd and the programs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WORDS = "/usr/bin/python3 -I /usr/local/bin/primus-cli unit"
 
 
 def test_the_keys_command_is_what_sudo_allows() -> None:
-    """A letter of difference would lock every watcher out; more than this one command would let it in too far."""
+    """The key allows exactly this command."""
     keys = render(
         "primus_watch", "authorized_keys.j2", _primus_watch_public=["ssh-ed25519 AAAA primus-watch@a", "ssh-ed25519 BBBB primus-watch@b"]
     )
@@ -36,8 +36,8 @@ def test_the_keys_command_is_what_sudo_allows() -> None:
     assert [line for line in rights.splitlines() if not line.startswith("#")] == [f"primus-unit ALL=(root) NOPASSWD: {WORDS}"]
 
 
-def test_the_unit_names_the_job_by_its_instance() -> None:
-    """One unit serves all jobs, goes on after a crash, and stops for good when the job has ended."""
+def test_the_unit_is_a_template_for_all_jobs() -> None:
+    """It restarts after a crash, and not after the end of the job."""
     parser = configparser.ConfigParser(interpolation=None, strict=False)
     parser.optionxform = str  # type: ignore[assignment,method-assign]
     parser.read_string(render("primus_watch", "primus-watch@.service.j2", primus_watch_folder="/srv/jobs"))
@@ -50,15 +50,15 @@ def test_the_unit_names_the_job_by_its_instance() -> None:
     assert int(service["TasksMax"]) >= 4 * MAX_CONNECTIONS
 
 
-def test_the_program_on_a_node_reads_what_the_role_writes() -> None:
-    """Path and schema of the file are the program's own."""
+def test_the_node_agent_reads_the_roles_settings() -> None:
+    """Path and schema agree."""
     assert Path(VARS["_primus_watch_site_file"]) == node_agent.SITE
     assert VARS["_primus_watch_site"]["schema"] == node_agent.SITE_SCHEMA
     assert set(VARS["_primus_watch_site"]) == {"schema", "folder", "min_uid", "accounts", "refuse_sudo", "properties"}
 
 
-def test_the_broker_reads_what_the_role_writes(tmp_path: Path) -> None:
-    """Path, schema and keys are the program's own; its unit runs it as its account, where watchers look for it."""
+def test_the_broker_reads_the_roles_settings(tmp_path: Path) -> None:
+    """Path, schema and keys agree, and so do account and socket of its unit."""
     settings = {**VARS["_primus_watch_broker_settings"], "folder": "/jfs/primus/jobs", "accounts": ["ada"], "host_keys": "/keys"}
     settings["kubernetes"] = {**settings["kubernetes"], "namespaces": ["jobs"], "storage": ["/jfs"], "groups": [44], "secrets": []}
     path = tmp_path / "broker.json"
@@ -73,8 +73,8 @@ def test_the_broker_reads_what_the_role_writes(tmp_path: Path) -> None:
     assert "User=primus-watch\n" in unit_text
 
 
-def test_accounts_that_sudo_gives_a_right_have_no_jobs() -> None:
-    """Whoever can change an administrator's job folder would be root; accounts that have left have none either."""
+def test_accounts_with_sudo_rules_may_not_have_jobs() -> None:
+    """Nor accounts that are absent."""
     stated = [
         {"name": "ada", "uid": 1},
         {"name": "ops", "uid": 2, "sudo_rules": ["ALL=(ALL) ALL"]},
@@ -86,13 +86,13 @@ def test_accounts_that_sudo_gives_a_right_have_no_jobs() -> None:
     assert Templar(loader=DataLoader(), variables=known).template(known["_primus_watch_accounts"]) == ["ada", "bob", "eve"]
 
 
-def test_a_drop_in_says_whose_job_it_is() -> None:
-    """The watcher runs as nobody else than the job's user."""
+def test_the_drop_in_sets_the_user_of_the_watcher() -> None:
+    """The watcher runs as the job's user."""
     assert render("workload", "user.conf.j2", workload_user="ada").splitlines()[-2:] == ["[Service]", "User=ada"]
 
 
-def test_the_account_in_kubernetes_may_have_every_kind_of_attempt_and_no_more() -> None:
-    """Its rights end at the namespace of the jobs, but for the look at nodes; nothing is changed in place, and no secret is read."""
+def test_the_kubernetes_account_may_create_every_form_and_no_more() -> None:
+    """Only in the namespace of the jobs, apart from reading nodes. It cannot update objects or read Secrets."""
     text = (content.roles_dir() / "primus_watch" / "files" / "kubernetes.yml").read_text(encoding="utf-8")
     rules = {one["kind"]: one["rules"] for one in yaml.safe_load_all(text) if "rules" in one}
     rights = {(group, name): set(rule["verbs"]) for rule in rules["Role"] for group in rule["apiGroups"] for name in rule["resources"]}
