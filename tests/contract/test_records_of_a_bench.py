@@ -1,4 +1,4 @@
-"""A bench goes from hand to hand by records: each producer's real output is read by the real consumer here."""
+"""The records of a bench: the real output of each producer is read by the real consumer."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ NOW = datetime(2026, 11, 22, 12, tzinfo=UTC).timestamp()
 
 
 def steps(host: str, *names: str) -> list[dict[str, Any]]:
-    """Return what the module gives when it runs these programs as steps of a bench."""
+    """Return the output of the module for these programs as steps of a bench."""
     argv = {name: [sys.executable, str(BENCHES / f"{name}.py"), *SMALL[name], *SHORT] for name in names}
     environment = {"RUN_DIR": ".", "OMP_NUM_THREADS": "1", "PRIMUS_NODE": host}
     return [{"name": name, "argv": argv[name], "timeout_s": 200, "alone": True, "environment": environment} for name in names]
@@ -53,8 +53,8 @@ def steps(host: str, *names: str) -> list[dict[str, Any]]:
 @needs_torch
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("name", SMALL)
-def test_what_a_benchmark_writes_is_what_judging_reads(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The real program, run by the real module: each line is a result with a value, samples and the versions that peers share."""
+def test_the_evaluation_reads_what_a_benchmark_writes(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The module runs the real program; each line is a result with a value, samples and versions."""
     monkeypatch.setattr(NODE, "running_jobs", list)
     (step,) = NODE.measure(steps("n1", name), tmp_path)
     reading = parse_lines([line.encode() for line in step["results"]], name=name)
@@ -68,8 +68,8 @@ def test_what_a_benchmark_writes_is_what_judging_reads(name: str, tmp_path: Path
     assert (verdicts, {result.host for result in results}, len(results)) == ([], {"n1"}, len(step["results"]))
 
 
-def test_a_host_without_the_program_says_what_brings_it(tmp_path: Path) -> None:
-    """A bench before the first apply: unknown, and the fix is no look at a program that is not there."""
+def test_a_host_without_primus_cli_has_a_fix_that_installs_it(tmp_path: Path) -> None:
+    """A bench before the first apply is unknown."""
     given = [{"name": "preflight", "argv": ["/nowhere/primus-cli", "preflight"], "timeout_s": 20, "alone": False, "environment": {}}]
     (step,) = NODE.measure(given, tmp_path)
     (verdict,) = read_step("n1", read(StepOutput, step))[1]
@@ -79,35 +79,32 @@ def test_a_host_without_the_program_says_what_brings_it(tmp_path: Path) -> None:
 
 
 def test_only_programs_that_measure_a_bus_bandwidth_run_over_several_hosts() -> None:
-    """The policy refuses the others there, since nothing else of a group is judged."""
+    """The policy accepts no other program there."""
     found = tuple(name for name in BENCHMARKS if f'"{METRIC}"' in (BENCHES / f"{name}.py").read_text(encoding="utf-8"))
 
     assert found == GROUP_BENCHMARKS
 
 
-def looked(root: Path) -> dict[str, Any]:
-    """Return what a host says of itself at the look: the real fingerprint of a made-up tree."""
+def host_facts(root: Path) -> dict[str, Any]:
+    """Return the facts of a host, with the real fingerprint of a made-up tree."""
     return {"due": "it has never passed", "fingerprint": NODE.fingerprint(root), "record": {}, "now": NOW, "gpus": 0}
 
 
 def preflight(host: str) -> dict[str, Any]:
-    """Return node checks that pass, as the module hands them over."""
+    """Return node checks that pass, as the module returns them."""
     said = {"verdicts": [{"check": "preflight_gpus", "host": host, "verdict": "pass", "started": NOW}]}
     given = {"name": "preflight", "code": 0, "error": "", "stderr": "", "results": [], "started": NOW, "seconds": 1.0, "jobs": []}
     return {**given, "stdout": json.dumps(said)}
 
 
-def test_the_note_of_a_pass_is_what_the_next_look_asks_for(tmp_path: Path) -> None:
-    """Decided on the controller, written by the module that keeps records, read by the look: nothing is due until something changed.
-
-    A more thorough tier is due, and so is every change that the fingerprint shows.
-    """
+def test_a_pass_note_decides_whether_the_next_bench_is_due(tmp_path: Path) -> None:
+    """After a pass no bench is due until the fingerprint changes or a longer tier is requested."""
     root, store, note = tmp_path / "host", BenchStore(tmp_path / "bench"), tmp_path / "passed.json"
     for name, text in {"proc/sys/kernel/osrelease": "6.1.0\n", "sys/module/amdgpu/version": "6.10\n"}.items():
         (root / name).parent.mkdir(parents=True)
         (root / name).write_text(text)
     tiers = store.begin("", "checks")
-    store.save_facts("n1", looked(root))
+    store.save_facts("n1", host_facts(root))
     store.add_round("n1", [preflight("n1")], now=NOW + 2)
     finish(store, BenchedFleet("c", ("n1",), 20, "", "checks", 10.0, NOW + 9))
     before = NODE.why_due(NODE.read_json(note), NODE.fingerprint(root), "checks", tiers)
@@ -122,7 +119,7 @@ def test_the_note_of_a_pass_is_what_the_next_look_asks_for(tmp_path: Path) -> No
 
 
 def as_step(result: Result) -> dict[str, Any]:
-    """Return a step that gave this result, as a benchmark writes it."""
+    """Return a step with this result, as a benchmark writes it."""
     versions = {**dict(zip(("torch", "cuda", "rocm", "driver"), STACK, strict=True)), "python": "3.11", "git_commit": None}
     line = {
         "schema": "primus.result/1", "benchmark": "gemm", "metric": result.series.metric, "value": result.value, "unit": result.unit,
@@ -135,15 +132,15 @@ def as_step(result: Result) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_published_statistics_are_of_what_the_role_does(seed: int, tmp_path: Path) -> None:
-    """The loop of tests/perf's table, and the store's: the same runs in the same rounds, and the same verdicts of the same fleet."""
+def test_the_published_statistics_are_those_of_the_role(seed: int, tmp_path: Path) -> None:
+    """The loop of tests/perf and the store give the same verdicts for the same fleet in the same rounds."""
     fleets = [Fleet(random.Random(seed), 32, bad=2, slowdown=0.02, sigma=0.01) for _ in range(2)]  # noqa: S311 - a fleet, no secret
     expected = fleets[0].bench(JudgingSettings())[1]
     store, fleet = BenchStore(tmp_path / "bench"), fleets[1]
     benched = BenchedFleet("c", tuple(fleet.names), 1000, "", "quick", 10.0, NOW + 1e6)
     store.begin("", "quick")
     for host in fleet.names:
-        store.save_facts(host, looked(tmp_path))
+        store.save_facts(host, host_facts(tmp_path))
         store.add_round(host, [preflight(host), as_step(fleet.measure(host, started=NOW))], now=NOW + 2)
     rounds: list[int] = []
     while len(rounds) <= JudgingSettings().max_rounds and (round_ := request_reruns(store, benched)):

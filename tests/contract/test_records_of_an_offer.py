@@ -1,4 +1,4 @@
-"""What a job is offered rests on records that others write: each producer's real output is read by the real consumer here."""
+"""The records behind the hosts of a job: the real output of each producer is read by the real consumer."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ HEALTHY = {"verdict": "pass", "checks": []}
 
 
 def looked(state: Path) -> Answer:
-    """Return what the look prints on a host whose /var/lib/primus is this folder."""
+    """Return the answer of a host whose /var/lib/primus is this folder."""
     text = PROGRAM.read_text(encoding="utf-8")
     assert text.count('Path("/var/lib/primus")') == 1
     argv = [sys.executable, "-I", "-c", text.replace("/var/lib/primus", str(state))]
@@ -58,7 +58,7 @@ def quarantine(path: Path, host: str, owner: str, reason: str) -> None:
 
 
 def test_a_record_of_any_owner_keeps_a_host_out(tmp_path: Path) -> None:
-    """A person's, the bench's for a host that was never measured, and one that only a controller still has; others are in service."""
+    """A person's, the bench's for a new host, and one that only a controller has; other hosts are in service."""
     quarantine(tmp_path / "gpu1/quarantine.json", "gpu1", "ada", "ECC errors")
     quarantine(tmp_path / "gpu2/quarantine.json", "gpu2", PENDING["owner"], PENDING["reason"])
     quarantine(tmp_path / "ctl/quarantine/gpu3.json", "gpu3", "bob", "moved")
@@ -74,8 +74,8 @@ def test_a_record_of_any_owner_keeps_a_host_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{torn", "[]", "{}", "null", "7", '{"owner": "ada", "reason": "x"}', '{"owner": 1, "time": "soon"}'])
-def test_a_record_that_cannot_be_read_is_no_good_one(tmp_path: Path, text: str) -> None:
-    """Neither the submission nor the watcher on the host takes such a host; a whole copy on a controller says whose it is."""
+def test_a_host_with_an_unreadable_record_is_left_out(tmp_path: Path, text: str) -> None:
+    """By the submission and by the watcher; a complete copy on a controller names the owner."""
     (tmp_path / "gpu1").mkdir()
     (tmp_path / "gpu1/quarantine.json").write_text(text)
     alone = unavailable_hosts(read_services([looked(tmp_path / "gpu1")], ["gpu1"]))
@@ -89,7 +89,7 @@ def test_a_record_that_cannot_be_read_is_no_good_one(tmp_path: Path, text: str) 
 
 
 def bench(folder: Path, fleet: Fleet, hosts: list[str], *, now: float) -> None:
-    """Measure and judge hosts, and leave the reports as the role `bench` does."""
+    """Evaluate hosts, and write the reports as the role `bench` does."""
     results = [fleet.measure(host, started=now) for host in hosts]
     evaluation = evaluate_results(results, floors=Floors(()), history=History())
     gate = GateResult((), None)
@@ -98,7 +98,7 @@ def bench(folder: Path, fleet: Fleet, hosts: list[str], *, now: float) -> None:
 
 
 def test_the_reports_of_benches_order_the_hosts(tmp_path: Path) -> None:
-    """Slow ones last, the one that was never measured before them; a host that is benched again counts with its newest result."""
+    """Slow hosts come last, after the one without a measurement; a host that is benched again has its newest value."""
     fleet = Fleet(random.Random(4), 12, bad=2, slowdown=0.3, sigma=0.002)  # noqa: S311 - made-up measurements
     bench(tmp_path, fleet, fleet.names[:11], now=1_800_000_000.0)
     slow = [host for host in fleet.names if host in fleet.bad]
@@ -119,8 +119,8 @@ def _read(folder: Path) -> BenchRun:
 
 
 @pytest.mark.parametrize("target", ["direct", "slurm"])
-def test_what_a_submission_leaves_out_the_watcher_keeps_off(tmp_path: Path, target: str) -> None:
-    """From the record on a host to the hosts of the first attempt: the spare takes the quarantined host's place."""
+def test_the_watcher_uses_no_host_that_the_submission_left_out(tmp_path: Path, target: str) -> None:
+    """The spare replaces the quarantined host in the first attempt."""
     names = ["gpu1", "gpu2", "gpu3"]
     quarantine(tmp_path / "gpu1/quarantine.json", "gpu1", "ada", "ECC errors")
     out = unavailable_hosts(read_services([looked(tmp_path / name) for name in names], names))
