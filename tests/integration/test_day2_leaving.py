@@ -54,18 +54,18 @@ def test_a_host_can_be_removed_while_a_backup_controller_is_dead(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("controllers", "jobs", "says"),
+    ("controllers", "jobs", "message"),
     [
         ({"ctl1": LOCALLY, "ctl2": DEAD}, "77 (ada)", "gpu1 is drained and still has 1 jobs after 0 s: 77 (ada)"),
         ({"ctl1": DEAD, "ctl2": DEAD}, "", "No controller answers, so whether gpu1 still has jobs is unknown."),
     ],
 )
-def test_nothing_is_stopped_while_the_host_has_jobs(tmp_path: Path, controllers: dict[str, str], jobs: str, says: str) -> None:
+def test_nothing_is_stopped_while_the_host_has_jobs(tmp_path: Path, controllers: dict[str, str], jobs: str, message: str) -> None:
     """Remaining jobs, or an unknown number of jobs, end the removal before the host is changed."""
     done = drain(tmp_path, controllers, jobs)
 
     assert done.returncode != 0
-    assert says in " ".join(done.stdout.split())
+    assert message in " ".join(done.stdout.split())
     assert "PLAY [Stop what it ran]" not in done.stdout
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PHASES = ("kubernetes", "monitoring", "storage", "gateway", "registry", "scheduling")
-# What stands on a cluster: each is brought by the first host of the group that bears its name.
+# The charts. The first host of the group with its name installs each.
 CHARTS = {
     role for phase in load_phases(content.playbooks_dir()) for play in phase.plays for role in play.roles if play.pattern == f"{role}[0]"
 }

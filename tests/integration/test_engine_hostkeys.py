@@ -137,9 +137,9 @@ def test_ssh_arguments_log_in_and_refuse_a_changed_key(tmp_path: Path, sshd: Pri
 def test_a_forgotten_host_is_pinned_again(tmp_path: Path, sshd: PrivateSshd) -> None:
     """After `forget_host_keys` the host's current key is pinned. The user's own lines stay."""
     cluster = make_cluster(tmp_path, {"gpu_node": ["a"]}, {"a": sshd.variables()})
-    own = f"# ours\n@cert-authority *.example {sshd.public_key}\n"
+    user_lines = f"# ours\n@cert-authority *.example {sshd.public_key}\n"
     known_hosts_path(cluster).parent.mkdir(parents=True)
-    known_hosts_path(cluster).write_text(own, encoding="utf-8")
+    known_hosts_path(cluster).write_text(user_lines, encoding="utf-8")
     (old,) = pin_host_keys(cluster, ("a",))
     sshd.change_host_key()
 
@@ -147,7 +147,7 @@ def test_a_forgotten_host_is_pinned_again(tmp_path: Path, sshd: PrivateSshd) -> 
     (new,) = pin_host_keys(cluster, ("a",))
 
     assert old.fingerprint != new.fingerprint
-    assert known_hosts_path(cluster).read_text(encoding="utf-8").startswith(own)
+    assert known_hosts_path(cluster).read_text(encoding="utf-8").startswith(user_lines)
 
 
 def new_key(folder: Path, name: str) -> str:

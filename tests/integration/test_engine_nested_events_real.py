@@ -40,21 +40,21 @@ STARTS_ANOTHER = """---
 
 def test_a_nested_failure_belongs_to_its_host_even_if_events_are_read_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reader sleeps while both Ansibles end. The nested events still come before the outer recap."""
-    said = "".join(json.dumps(event) + "\n" for event in (FOREIGN, ENDED))
-    command = f'printf "%s" {shlex.quote(said)} >> "$PRIMUS_LINES"; exit 1'
+    lines = "".join(json.dumps(event) + "\n" for event in (FOREIGN, ENDED))
+    command = f'printf "%s" {shlex.quote(lines)} >> "$PRIMUS_LINES"; exit 1'
     playbooks = write_playbooks(tmp_path, {"check": STARTS_ANOTHER.format(command=json.dumps(command))})
     monkeypatch.setattr(content, "playbooks_dir", lambda: playbooks)
     cluster = make_cluster(tmp_path, {"nodes": ["cp1", "w1", "w2"]}, dict.fromkeys(["cp1", "w1", "w2"], LOCAL))
-    seen: list[Event] = []
+    events: list[Event] = []
 
     def slowly(event: Event) -> None:
         if isinstance(event, TaskStarted) and event.task == "Run it":
             time.sleep(6)  # longer than the rest of the run takes
-        seen.append(event)
+        events.append(event)
 
     report = apply_plan(cluster, make_plan(cluster), Options(), on_event=slowly, cancel=threading.Event())
 
-    assert [event.host for event in seen if isinstance(event, HostResult)] == ["w1", "cp1"]
+    assert [event.host for event in events if isinstance(event, HostResult)] == ["w1", "cp1"]
     causes = {host.host: [failure.cause for failure in host.failures] for host in report.hosts}
     assert (causes["w1"], causes["w2"]) == (["no space left on w1"], [])
     assert report.exit_code == 4

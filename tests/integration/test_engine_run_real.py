@@ -57,14 +57,14 @@ SLEEP = """---
 @pytest.fixture
 def sshds(tmp_path: Path) -> Iterator[tuple[PrivateSshd, PrivateSshd]]:
     """Run two sshds with different keys."""
-    made = []
+    servers = []
     for name in ("one", "two"):
         folder = tmp_path / name
         folder.mkdir()
-        made.append(PrivateSshd(folder, free_port()))
-        made[-1].start()
-    yield made[0], made[1]
-    for server in made:
+        servers.append(PrivateSshd(folder, free_port()))
+        servers[-1].start()
+    yield servers[0], servers[1]
+    for server in servers:
         server.stop()
 
 
@@ -206,11 +206,11 @@ def test_secrets_are_neither_in_arguments_nor_in_files(tmp_path: Path, monkeypat
     )
     report = apply_plan(cluster, make_plan(cluster), options, on_event=look, cancel=threading.Event())
 
-    kept = [path.read_bytes() for path in cluster.state_dir.rglob("*") if path.is_file()]
+    files = [path.read_bytes() for path in cluster.state_dir.rglob("*") if path.is_file()]
     assert report.exit_code == 0, report.hosts
     assert any(b"ansible-playbook" in text for text in arguments)
     for word in (b"vault-word", b"become-word", b"extra word", b"inner-word"):
-        assert not any(word in text for text in [*kept, *arguments])
+        assert not any(word in text for text in [*files, *arguments])
     assert not list(cluster.state_dir.rglob("job_events"))
     assert not list(cluster.state_dir.rglob("command"))
     assert "-word" not in repr(options)
@@ -412,14 +412,14 @@ def test_a_killed_supervisor_leaves_nothing_behind(tmp_path: Path, monkeypatch: 
 
     before = subreaper()
     began = time.monotonic()
-    with subprocess.Popen(["sleep", "60"], env={**os.environ, "PRIMUS_TEST_MARK": "other"}) as own:
+    with subprocess.Popen(["sleep", "60"], env={**os.environ, "PRIMUS_TEST_MARK": "other"}) as child:
         report = apply_plan(cluster, make_plan(cluster), Options(), on_event=on_event, cancel=threading.Event())
         left = marked(f"PRIMUS_TEST_MARK={tmp_path}")
-        own_lives = own.poll() is None
-        own.kill()
+        child_lives = child.poll() is None
+        child.kill()
     killers[0].join()
 
-    assert (left, own_lives, subreaper()) == ([], True, before)
+    assert (left, child_lives, subreaper()) == ([], True, before)
     assert (report.exit_code, report.problem) == (4, "Ansible was killed (signal 9)")
     assert time.monotonic() - began < 30
     with cluster_lock(cluster.state_dir, verb="apply", run="next", wait_s=0.1):

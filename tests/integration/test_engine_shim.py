@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SHIM = [sys.executable, "-I", str(Path(shim.__file__).resolve())]
-# Leaves a process behind as Ansible's workers and ssh do: in a session of its own, its parent gone.
+# Leaves a process in its own session without a parent, like Ansible's workers and ssh.
 DETACHED = """import os, time
 if os.fork() == 0:
     os.setsid()
@@ -102,7 +102,7 @@ def test_everything_is_killed_after_the_parent_was_killed(folder: Path) -> None:
     )
     command = [sys.executable, "-c", parent, *SHIM, sys.executable, "-c", DETACHED + STAY]
     with subprocess.Popen(command, env=environment(folder)) as process:
-        until(lambda: len(marked_processes(folder)) == 4, "parent, shim, program, and what it detached")
+        until(lambda: len(marked_processes(folder)) == 4, "parent, supervisor, program and detached process")
         process.kill()
 
     until(lambda: marked_processes(folder) == [], "the end of all", limit_s=10)
@@ -147,10 +147,10 @@ def test_a_program_that_ignores_sigterm_is_killed_after_the_grace_period(folder:
 def test_the_lock_is_held_until_the_last_process_has_ended(folder: Path) -> None:
     """After SIGKILL of the supervisor the program dies, but a detached process still holds the lock."""
     with subprocess.Popen([*SHIM, sys.executable, "-c", DETACHED + STAY], env=environment(folder)) as process:
-        until(lambda: len(marked_processes(folder)) == 3, "shim, program, and what it detached")
+        until(lambda: len(marked_processes(folder)) == 3, "supervisor, program and detached process")
         process.kill()
 
-    until(lambda: len(marked_processes(folder)) == 1, "the end of shim and program", limit_s=10)
+    until(lambda: len(marked_processes(folder)) == 1, "the end of supervisor and program", limit_s=10)
     assert is_locked(folder)
     os.kill(marked_processes(folder)[0], signal.SIGKILL)
     until(lambda: not is_locked(folder), "the lock", limit_s=10)

@@ -138,10 +138,10 @@ def test_a_sudo_password_never_reaches_the_command(tmp_path: Path) -> None:
             ["sh", "-c", as_root("echo ran; cat")], input="hunter2\n", env=env, capture_output=True, text=True, check=True
         ).stdout
 
-    wanted = run()
+    asked = run()
     asks.write_text(quiet)
 
-    assert (wanted, run()) == ("sudo got hunter2\nran\n", "ran\n")
+    assert (asked, run()) == ("sudo got hunter2\nran\n", "ran\n")
 
 
 @needs_sshd

@@ -100,7 +100,7 @@ def _ansible(hosts: Path, playbook: str, *arguments: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("playbook", "arguments", "said"),
+    ("playbook", "arguments", "message"),
     [
         ("named.yml", [], "hosts.yaml has no host (none given)"),
         ("named.yml", ["-e", "node=gpu99"], "hosts.yaml has no host gpu99"),
@@ -109,9 +109,9 @@ def _ansible(hosts: Path, playbook: str, *arguments: str) -> str:
         ("named.yml", ["-e", "node=gpu01", "-e", "old=gpu98", "-e", "confirm=small"], "hosts.yaml has no host gpu98"),
     ],
 )
-def test_the_playbooks_have_the_same_checks(hosts: Path, playbook: str, arguments: Sequence[str], said: str) -> None:
+def test_the_playbooks_have_the_same_checks(hosts: Path, playbook: str, arguments: Sequence[str], message: str) -> None:
     """Their first plays fail and contact only the controller."""
     output = _ansible(hosts, playbook, *arguments)
 
-    assert said in output
+    assert message in output
     assert "UNREACHABLE" not in output

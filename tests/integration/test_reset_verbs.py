@@ -39,19 +39,19 @@ def reset(hosts: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("words", "message"),
     [
         (("--confirm", "another"), "the cluster's name is tiny, not another"),
         ((), "add --confirm tiny"),
         (("--confirm", "tiny", "--limit", "nobody"), "the limit matches no host: nobody"),
     ],
 )
-def test_reset_needs_the_name_of_the_cluster(hosts: Path, words: tuple[str, ...], says: str) -> None:
+def test_reset_needs_the_name_of_the_cluster(hosts: Path, words: tuple[str, ...], message: str) -> None:
     """A wrong name, no name, or a limit without hosts has exit code 3 before any state is written."""
     done = reset(hosts, *words)
 
     assert done.returncode == 3
-    assert says in done.stderr
+    assert message in done.stderr
     assert not (hosts.parent / ".primus").exists()
 
 

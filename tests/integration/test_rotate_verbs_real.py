@@ -25,7 +25,7 @@ def test_the_playbook_fails_for_an_unknown_secret() -> None:
     argv = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(LAB), str(PLAYBOOK)]
     environment = {**os.environ, "ANSIBLE_CONFIG": str(content.ansible_cfg())}
     runs = ([*argv, *more] for more in ([], ["-e", "secret=x"]))
-    said = [subprocess.run(words, env=environment, capture_output=True, text=True, timeout=120, check=False) for words in runs]
+    results = [subprocess.run(words, env=environment, capture_output=True, text=True, timeout=120, check=False) for words in runs]
 
-    assert ["Fix: -e secret=NAME with one of munge" in " ".join(done.stdout.split()) for done in said] == [True, True]
-    assert [done.returncode for done in said] == [2, 2]
+    assert ["Fix: -e secret=NAME with one of munge" in " ".join(done.stdout.split()) for done in results] == [True, True]
+    assert [done.returncode for done in results] == [2, 2]

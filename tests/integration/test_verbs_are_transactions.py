@@ -173,7 +173,7 @@ REPLACE = ["replace", "hosts.yaml", "g1", "g3", "--confirm", "small", "--dead"]
         (REPLACE, "forget_host_keys", "before", ("g2", "g3"), ("g2", "g3")),
     ],
 )
-def test_a_killed_verb_is_finished_by_the_same_command(  # noqa: PLR0917 - one row a moment
+def test_a_killed_verb_is_finished_by_the_same_command(  # noqa: PLR0917 - one parameter per value of a row
     small: Path,
     monkeypatch: pytest.MonkeyPatch,
     words: Sequence[str],
@@ -211,22 +211,22 @@ def test_a_verb_holds_the_lock_from_its_first_read_to_its_last_edit(small: Path,
     """Meanwhile another command fails, with the verb that holds the lock."""
     from primus_bootstrap.cli import node_changes, node_verbs  # noqa: PLC0415
 
-    seen: list[tuple[str, str]] = []
+    calls: list[tuple[str, str]] = []
     state = small.parent / ".primus" / "small"
     for module, name in ((node_verbs, "load"), (node_changes, "write_draft"), (node_changes, "forget_host_keys")):
         real = getattr(module, name)
 
         def look(*args: object, _real: object = real, _name: str = name) -> object:
             holder = read_holder(state)
-            seen.append((_name, holder.verb if holder else "nobody"))
+            calls.append((_name, holder.verb if holder else ""))
             return _real(*args)  # type: ignore[operator]
 
         monkeypatch.setattr(module, name, look)
     monkeypatch.chdir(small.parent)
 
     assert CliRunner().invoke(app, ["node", *REPLACE]).exit_code == 0
-    assert [name for name, _ in seen] == ["load", "write_draft", "write_draft", "forget_host_keys"]
-    assert {verb for _, verb in seen} == {"node replace g1 g3"}
+    assert [name for name, _ in calls] == ["load", "write_draft", "write_draft", "forget_host_keys"]
+    assert {verb for _, verb in calls} == {"node replace g1 g3"}
 
 
 EDITED = """---

@@ -25,7 +25,7 @@ def test_a_file_is_replaced_with_its_mode_and_no_temporary_file_is_left(tmp_path
     write_atomic(path, "näw", mode=0o600)
 
     assert (path.read_bytes(), path.stat().st_mode & 0o777) == ("näw".encode(), 0o600)
-    assert [one.name for one in tmp_path.iterdir()] == ["state.json"]
+    assert [path.name for path in tmp_path.iterdir()] == ["state.json"]
 
 
 def test_without_a_mode_the_umask_decides(tmp_path: Path) -> None:
@@ -41,17 +41,17 @@ def test_without_a_mode_the_umask_decides(tmp_path: Path) -> None:
 
 def test_a_private_file_is_private_before_its_content_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The temporary file of a mode 0600 never has a wider mode while it holds content."""
-    seen: list[int] = []
+    modes: list[int] = []
     real = write_all
 
-    def noting(descriptor: int, data: bytes) -> None:
-        seen.append(os.fstat(descriptor).st_mode & 0o077)
+    def recording(descriptor: int, data: bytes) -> None:
+        modes.append(os.fstat(descriptor).st_mode & 0o077)
         real(descriptor, data)
 
-    monkeypatch.setattr(atomic_files, "write_all", noting)
+    monkeypatch.setattr(atomic_files, "write_all", recording)
     write_atomic(tmp_path / "a", "secret", mode=0o600)
 
-    assert seen == [0]
+    assert modes == [0]
 
 
 @pytest.mark.parametrize("step", ["write", "fsync", "fchmod"])
@@ -64,7 +64,7 @@ def test_a_failed_write_leaves_the_old_content_and_nothing_else(tmp_path: Path, 
         write_atomic(tmp_path / "a", "new", mode=0o644)
 
     assert (tmp_path / "a").read_text() == "old"
-    assert [one.name for one in tmp_path.iterdir()] == ["a"]
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
 def test_file_and_folder_are_synced_in_this_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,7 +101,7 @@ def test_a_file_is_created_only_once(tmp_path: Path) -> None:
         create_atomic(tmp_path / "claim", "second", mode=0o600)
 
     assert (tmp_path / "claim").read_text() == "first"
-    assert [one.name for one in tmp_path.iterdir()] == ["claim"]
+    assert [path.name for path in tmp_path.iterdir()] == ["claim"]
 
 
 def test_a_file_with_the_same_content_is_not_written_again(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ KNOWN = ("gpu_node", "slurm_node", "kube_control_plane", "etcd", "verify-env")
 
 
 @pytest.mark.parametrize(
-    ("word", "found"),
+    ("word", "expected"),
     [
         ("gpu_nod", "gpu_node"),
         ("GPU-Node", "gpu_node"),
@@ -22,9 +22,9 @@ KNOWN = ("gpu_node", "slurm_node", "kube_control_plane", "etcd", "verify-env")
         ("", ""),
     ],
 )
-def test_a_misspelt_name_is_found(word: str, found: str) -> None:
+def test_a_misspelt_name_is_found(word: str, expected: str) -> None:
     """Typing errors, case, dashes and the order of the words are accepted; another word finds nothing."""
-    assert nearest(word, KNOWN) == found
+    assert nearest(word, KNOWN) == expected
 
 
 def test_the_cutoff_decides_how_similar_a_name_has_to_be() -> None:
@@ -39,5 +39,5 @@ def test_the_choices_are_listed_where_nothing_is_similar() -> None:
 
 
 def test_a_name_is_not_suggested_for_itself() -> None:
-    """`verify-env; did you mean verify-env?` helps nobody: a name that is refused for another reason gets the choices."""
+    """A known name that is invalid for another reason gets the choices."""
     assert did_you_mean("verify-env", KNOWN) == f"choose from: {', '.join(sorted(KNOWN))}"

@@ -168,10 +168,10 @@ def test_an_addition_contacts_only_the_new_node_and_the_controllers(hosts: Path)
     """Every phase has the new node. The phases of Slurm and the bench also have the controllers."""
     after = with_host(CLUSTER, NewHost("new10", ("gpu_node",), {"ansible_host": "127.0.0.10"}))
     cluster = check_draft(read_hosts_text(hosts), after).cluster
-    made = make_plan(cluster, playbook="day2/add_node.yml", target=TargetHost("new10"))
-    others = {step.phase: set(step.hosts) - {"new10"} for step in made.steps}
+    plan = make_plan(cluster, playbook="day2/add_node.yml", target=TargetHost("new10"))
+    others = {step.phase: set(step.hosts) - {"new10"} for step in plan.steps}
 
-    assert made.hosts[0] == "new10"
+    assert plan.hosts[0] == "new10"
     assert others.pop("slurm") == others.pop("bench") == {"ctl1"}
     assert others.pop("resume") == others.pop("verify") == {"ctl1"}
     assert set(others) == {"preflight", "baseline", "gpu"}
@@ -182,10 +182,10 @@ def test_an_addition_without_slurm_contacts_no_controller(hosts: Path) -> None:
     """Phases without work for the new node are omitted."""
     after = with_host(CLUSTER, NewHost("cpu1", ("juicefs_client",), {"ansible_host": "127.0.0.10"}))
     cluster = check_draft(read_hosts_text(hosts), after).cluster
-    made = make_plan(cluster, playbook="day2/add_node.yml", target=TargetHost("cpu1"))
+    plan = make_plan(cluster, playbook="day2/add_node.yml", target=TargetHost("cpu1"))
 
-    assert {step.phase for step in made.steps} >= {"preflight", "baseline", "storage", "verify"}
-    assert "slurm" not in {step.phase for step in made.steps}
+    assert {step.phase for step in plan.steps} >= {"preflight", "baseline", "storage", "verify"}
+    assert "slurm" not in {step.phase for step in plan.steps}
 
 
 def test_a_removal_contacts_only_the_node_and_the_controllers(hosts: Path) -> None:

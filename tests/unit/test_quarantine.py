@@ -71,7 +71,7 @@ def test_the_record_of_a_dead_host_has_the_time_of_a_controller() -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "owner", "reason", "says"),
+    ("found", "owner", "reason", "message"),
     [
         (observed(RECORD), "bob", "mine now", "gpu1 is quarantined by ada already: fan broken. Fix: "),
         (observed(), "ada", "no", "the reason is missing, too long"),
@@ -80,16 +80,16 @@ def test_the_record_of_a_dead_host_has_the_time_of_a_controller() -> None:
         ({"gpu1": {"unreachable": True}}, "ada", "fan broken", "neither gpu1 nor a Slurm controller answers, nor does Kubernetes know it"),
     ],
 )
-def test_an_invalid_quarantine_is_an_error(found: dict[str, Any], owner: str, reason: str, says: str) -> None:
+def test_an_invalid_quarantine_is_an_error(found: dict[str, Any], owner: str, reason: str, message: str) -> None:
     """Another owner's quarantine stays. Errors are an unsafe reason, and a record that cannot be stored anywhere."""
-    said = rules.quarantine_refusal(found, "gpu1", owner, reason)
+    refusal = rules.quarantine_refusal(found, "gpu1", owner, reason)
 
-    assert said.startswith(says)
-    assert "Fix: " in said
+    assert refusal.startswith(message)
+    assert "Fix: " in refusal
 
 
 @pytest.mark.parametrize(
-    ("health", "says"),
+    ("health", "message"),
     [
         ({**HEALTHY, "written": 999.0}, "the last passing record of gpu1 is older than the quarantine. Fix: "),
         ({**HEALTHY, "written": 1000.0}, "the last passing record of gpu1 is older than the quarantine. Fix: "),
@@ -97,11 +97,11 @@ def test_an_invalid_quarantine_is_an_error(found: dict[str, Any], owner: str, re
         ({**HEALTHY, "verdict": "unknown", "reason": "stale"}, "the health of gpu1 is unknown: stale. Fix: see `primus-health read`"),
     ],
 )
-def test_a_release_needs_a_health_record_that_is_newer_than_the_quarantine(health: dict[str, Any], says: str) -> None:
+def test_a_release_needs_a_health_record_that_is_newer_than_the_quarantine(health: dict[str, Any], message: str) -> None:
     """Only a passing record that is newer allows the release; unknown does not."""
-    said = rules.release_refusal(observed(RECORD, health), "gpu1", "ada", proof=True, without_proof=False)
+    refusal = rules.release_refusal(observed(RECORD, health), "gpu1", "ada", proof=True, without_proof=False)
 
-    assert said.startswith(says)
+    assert refusal.startswith(message)
 
 
 def test_a_dead_host_is_not_released() -> None:
@@ -116,9 +116,9 @@ def test_a_host_without_python_is_not_released(record: dict[str, Any]) -> None:
     """It answers ssh but its health is unknown, even if no other machine has a record of its quarantine."""
     ill = {**observed(record), "gpu1": {"failed": False, "msg": "non-zero return code", "module_stderr": "sh: 1: python3: not found\n"}}
 
-    said = rules.release_refusal(ill, "gpu1", "ada", proof=True, without_proof=False)
+    refusal = rules.release_refusal(ill, "gpu1", "ada", proof=True, without_proof=False)
 
-    assert said.startswith("gpu1 does not answer (sh: 1: python3: not found), so its health is unknown. Fix: ")
+    assert refusal.startswith("gpu1 does not answer (sh: 1: python3: not found), so its health is unknown. Fix: ")
 
 
 def test_a_pass_before_a_controllers_quarantine_does_not_count() -> None:
@@ -136,10 +136,10 @@ def test_a_clock_that_was_set_back_is_reported() -> None:
     """No record can be newer than a quarantine in the future, so the fix is another quarantine."""
     ahead = observed({**RECORD, "time": 5100.0})
 
-    said = rules.release_refusal(ahead, "gpu1", "ada", proof=True, without_proof=False)
+    refusal = rules.release_refusal(ahead, "gpu1", "ada", proof=True, without_proof=False)
 
-    assert "3600 s ahead of its clock" in said
-    assert "quarantine it again with another reason" in said
+    assert "3600 s ahead of its clock" in refusal
+    assert "quarantine it again with another reason" in refusal
 
 
 def test_a_damaged_record_prevents_a_release(tmp_path: Path) -> None:
@@ -150,11 +150,11 @@ def test_a_damaged_record_prevents_a_release(tmp_path: Path) -> None:
     torn = observed()
     torn["ctl"]["problem"] = problem
 
-    said = rules.release_refusal(torn, "gpu1", "ada", proof=True, without_proof=False)
+    refusal = rules.release_refusal(torn, "gpu1", "ada", proof=True, without_proof=False)
 
     assert found == {}
-    assert str(path) in said
-    assert "(on ctl)" in said
+    assert str(path) in refusal
+    assert "(on ctl)" in refusal
     assert rules.quarantine_refusal(torn, "gpu1", "ada", "fan broken") == ""
     records.write_record(path, RECORD)
     assert records.read_record(path) == (RECORD, "")
@@ -162,9 +162,9 @@ def test_a_damaged_record_prevents_a_release(tmp_path: Path) -> None:
 
 def test_another_owners_quarantine_is_not_released() -> None:
     """The owner must match, even if the host is healthy."""
-    said = rules.release_refusal(observed(RECORD), "gpu1", "bob", proof=True, without_proof=False)
+    refusal = rules.release_refusal(observed(RECORD), "gpu1", "bob", proof=True, without_proof=False)
 
-    assert said == "the quarantine of gpu1 is ada's (fan broken), not bob's. Fix: leave it to them, or give --owner ada if that is you."
+    assert refusal == "the quarantine of gpu1 is ada's (fan broken), not bob's. Fix: leave it to them, or give --owner ada if that is you."
 
 
 def test_a_host_without_health_checks_needs_without_proof() -> None:
@@ -197,20 +197,20 @@ class Controllers:
     def __init__(self, state: str, reason: str = "", jobs: str = "") -> None:
         """Store the state of the node."""
         self.state, self.reason, self.jobs = state, reason, jobs
-        self.told: list[str] = []
+        self.sent: list[str] = []
 
     def __call__(self, words: Sequence[str], _limit_s: float) -> Any:
         """Answer a command."""
         if words[0] == "squeue":
             return ask["Answer"](0, self.jobs)
         if words[1] == "update":
-            self.told.append(" ".join(words[3:]))
+            self.sent.append(" ".join(words[3:]))
             return ask["Answer"](0, "")
         return ask["Answer"](0, f"NodeName=gpu1 State={self.state} Reason={self.reason} [root@2026-01-01T00:00:00]")
 
 
 @pytest.mark.parametrize(
-    ("state", "reason", "told"),
+    ("state", "reason", "commands"),
     [
         ("IDLE", "", ["State=DRAIN Reason=primus quarantine: ada: fan broken"]),
         ("DOWN*", "Not responding", ["State=DRAIN Reason=primus quarantine: ada: fan broken"]),
@@ -219,12 +219,12 @@ class Controllers:
         ("IDLE+DRAIN", "moving the rack", []),
     ],
 )
-def test_a_quarantine_does_not_replace_an_administrators_reason(state: str, reason: str, told: list[str]) -> None:
+def test_a_quarantine_does_not_replace_an_administrators_reason(state: str, reason: str, commands: list[str]) -> None:
     """A node that is in service, dead, or drained by the health check gets the reason of the quarantine."""
     controllers = Controllers(state, reason)
     slurm.Nodes(caller=controllers).quarantine("gpu1", "ada", "fan broken", force=False)
 
-    assert controllers.told == told
+    assert controllers.sent == commands
 
 
 def test_force_requeues_running_jobs() -> None:
@@ -236,12 +236,12 @@ def test_force_requeues_running_jobs() -> None:
     for controllers in (busy, idle):
         slurm.Nodes(caller=controllers).quarantine("gpu1", "ada", "x y z", force=True)
 
-    assert busy.told == ["State=DOWN Reason=primus quarantine: ada: x y z"]
-    assert idle.told == []
+    assert busy.sent == ["State=DOWN Reason=primus quarantine: ada: x y z"]
+    assert idle.sent == []
 
 
 @pytest.mark.parametrize(
-    ("state", "reason", "told"),
+    ("state", "reason", "commands"),
     [
         ("IDLE+DRAIN", "primus quarantine: ada: fan broken", ["State=RESUME"]),
         ("IDLE+DRAIN", "primus quarantine: bob: fan broken", []),
@@ -250,12 +250,12 @@ def test_force_requeues_running_jobs() -> None:
         ("IDLE", "", []),
     ],
 )
-def test_a_release_removes_only_the_drain_of_its_owner(state: str, reason: str, told: list[str]) -> None:
+def test_a_release_removes_only_the_drain_of_its_owner(state: str, reason: str, commands: list[str]) -> None:
     """Other drains stay."""
     controllers = Controllers(state, reason)
     slurm.Nodes(caller=controllers).release("gpu1", "ada")
 
-    assert controllers.told == told
+    assert controllers.sent == commands
 
 
 @pytest.mark.parametrize(("state", "refused"), [("IDLE", False), ("IDLE+DRAIN", True)])
@@ -279,7 +279,7 @@ def test_records_of_a_controller_are_read_in_order(tmp_path: Path) -> None:
     for name in ("gpu2", "gpu1"):
         (tmp_path / f"{name}.json").write_text(json.dumps({**RECORD, "host": name}))
 
-    assert [one["host"] for one in slurm.records_in(tmp_path)] == ["gpu1", "gpu2"]
+    assert [record["host"] for record in slurm.records_in(tmp_path)] == ["gpu1", "gpu2"]
 
 
 @pytest.mark.parametrize("text", ['{"host": "gpu1", "own', "[]", '{"host": "gpu1"}', "null"])
@@ -298,9 +298,9 @@ def test_a_lost_record_is_restored_from_slurms_reason(tmp_path: Path) -> None:
     first, second = slurm.Nodes(caller=controllers), slurm.Nodes(caller=controllers)
     first.adopt(tmp_path, set())
     records = slurm.records_in(tmp_path)
-    second.adopt(tmp_path, {one["host"] for one in records})
+    second.adopt(tmp_path, {record["host"] for record in records})
 
-    assert [(one["host"], one["owner"], one["reason"]) for one in records] == [("gpu1", "ada", "fan broken, see: ticket 7")]
+    assert [(record["host"], record["owner"], record["reason"]) for record in records] == [("gpu1", "ada", "fan broken, see: ticket 7")]
     assert (first.changed, second.changed) == (True, False)
 
 
@@ -315,16 +315,16 @@ def test_other_drains_do_not_become_quarantines(tmp_path: Path, state: str, reas
 
 def test_the_quarantine_of_a_host_that_does_not_answer_is_shown() -> None:
     """The record comes from a controller. The health of the host is unknown."""
-    told = {
+    answer = {
         "quarantine": {},
         "health": {"verdict": "", "reason": ""},
         "records": {"gpu1": RECORD},
         "slurm": {"gpu1": ["drained*", "primus quarantine: ada: fan broken"], "gpu2": ["idle", "none"]},
     }
     answers = [
-        Answer("ctl", exit_code=0, stdout=f"hello\n{json.dumps(told)}\n"),
+        Answer("ctl", exit_code=0, stdout=f"hello\n{json.dumps(answer)}\n"),
         Answer("gpu1", cause="timeout", detail="no answer within 15 s"),
-        Answer("gpu2", exit_code=0, stdout=json.dumps({**told, "records": {}, "slurm": {}, "health": {"verdict": "pass", "reason": ""}})),
+        Answer("gpu2", exit_code=0, stdout=json.dumps({**answer, "records": {}, "slurm": {}, "health": {"verdict": "pass", "reason": ""}})),
     ]
     gpu1, gpu2 = read_services(answers, ["gpu1", "gpu2"])
 
@@ -354,10 +354,10 @@ def test_the_owner_behind_sudo_is_the_login_name(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("verb", ["quarantine", "release"])
 def test_the_login_name_is_the_default_owner(monkeypatch: pytest.MonkeyPatch, verb: str, words: Sequence[str], owner: str) -> None:
     """`--owner` sets another owner."""
-    given: list[dict[str, str]] = []
+    calls: list[dict[str, str]] = []
 
     def run(_cluster: object, _name: str, _playbook: object, _options: object, values: dict[str, str], **_: object) -> Any:
-        given.append(values)
+        calls.append(values)
         return SimpleNamespace(exit_code=0, changed=1)
 
     monkeypatch.setattr(quarantine_verbs, "_load_host", lambda *_: (None, "gpu1"))
@@ -367,4 +367,4 @@ def test_the_login_name_is_the_default_owner(monkeypatch: pytest.MonkeyPatch, ve
     done = CliRunner().invoke(app, ["node", verb, "gpu1", *reason, *words])
 
     assert done.exit_code == 0, done.output
-    assert [values["quarantine_owner"] for values in given] == [owner]
+    assert [values["quarantine_owner"] for values in calls] == [owner]

@@ -142,7 +142,7 @@ def test_fail_and_unknown_have_exit_code_4(words: list[Outcome], of_run: int, co
 def test_good_rows_of_a_large_cluster_are_folded() -> None:
     """Good hosts of a service become one row with the seconds of the slowest; a problem appears once, with all its hosts."""
     fleet = [Row("a", f"n{number}", "pass", "it works", seconds=float(number)) for number in range(50)]
-    bad = [Row("a", f"m{number}", "fail", "nothing", "broken", "mend it") for number in range(2)]
+    bad = [Row("a", f"m{number}", "fail", "nothing", "broken", "repair it") for number in range(2)]
     folded = list(fold_rows([*fleet, *bad]))
 
     assert [(row.host, row.verdict, row.seconds) for row in folded] == [
@@ -150,4 +150,4 @@ def test_good_rows_of_a_large_cluster_are_folded() -> None:
         ("m1", "fail", 0.0),
         ("50 hosts", "pass", 49.0),
     ]
-    assert list(problem_texts([*fleet, *bad])) == ["\nfail a on m0, m1\n  broken\n  fix: mend it"]
+    assert list(problem_texts([*fleet, *bad])) == ["\nfail a on m0, m1\n  broken\n  fix: repair it"]
