@@ -181,7 +181,7 @@ def _found(chart: Chart, paths: ChartPaths) -> Path | None:
     for path in fetched:
         if path.is_file() and chart.sha256 in ("", web.sha256_of(path)):
             return path
-    named = [place for folder in paths.folders for place in _named(chart, folder)]
+    named = [path for folder in paths.folders for path in _named(chart, folder)]
     return next((path for path in named if path.exists() and _version_of(path) == (chart.name, chart.version)), None)
 
 

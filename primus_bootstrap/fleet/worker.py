@@ -225,10 +225,10 @@ def run_here(name: str, command: str, stdin: str) -> Answer:
 class Session:
     """The state that all connections share: the request, the pinned keys and the handshake limiter."""
 
-    def __init__(self, request: dict[str, Any], known: KnownHosts, folder: Path) -> None:
+    def __init__(self, request: dict[str, Any], pinned: KnownHosts, folder: Path) -> None:
         """Store the shared state."""
         self.request = request
-        self.known = known
+        self.pinned = pinned
         self.folder = folder
         self.handshakes = HandshakeLimiter(HANDSHAKES)
 
@@ -246,7 +246,7 @@ class Session:
         """Set the route, and write a known_hosts file for this host."""
         # Over an open socket paramiko uses the host name and port only for the name of the host key.
         port = 22 if route.key_name != route.address else route.port
-        lines = self.known.lines_for(host_key_name(route.key_name, port))
+        lines = self.pinned.lines_for(host_key_name(route.key_name, port))
         Path(host.connector.data["ssh_known_hosts_file"]).write_text(lines, encoding="utf-8")
         timeout_s = self.request["timeout_s"]
         data = host.connector.data
@@ -354,9 +354,9 @@ def main() -> None:
     request = read_request()
     targets = [Target(**{**data, "ssh_arguments": tuple(data["ssh_arguments"])}) for data in request["targets"]]
     file = Path(request["known_hosts"])
-    known = split_known_hosts(file.read_text(encoding="utf-8", errors="replace") if file.is_file() else "")
+    pinned = split_known_hosts(file.read_text(encoding="utf-8", errors="replace") if file.is_file() else "")
     with tempfile.TemporaryDirectory(prefix="primus-fleet-") as folder:
-        run_all(Session(request, known, Path(folder)), targets)
+        run_all(Session(request, pinned, Path(folder)), targets)
     sys.stdout.flush()
     os._exit(0)
 

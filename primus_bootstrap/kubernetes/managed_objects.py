@@ -26,9 +26,9 @@ _PATHS = {
 }
 
 
-def path_of(wanted: Mapping[str, Any]) -> str:
+def path_of(desired: Mapping[str, Any]) -> str:
     """Return the API path of an object."""
-    return _PATHS[wanted["kind"]].format(**{"namespace": "", **wanted["metadata"]})
+    return _PATHS[desired["kind"]].format(**{"namespace": "", **desired["metadata"]})
 
 
 def apply_objects(api: Api, objects: Iterable[Mapping[str, Any]], *, dry_run: bool = False) -> bool:
@@ -38,12 +38,12 @@ def apply_objects(api: Api, objects: Iterable[Mapping[str, Any]], *, dry_run: bo
         RunError: The server refused an object or dropped a field.
     """
     changed = False
-    for wanted in objects:
-        path = path_of(wanted)
+    for desired in objects:
+        path = path_of(desired)
         before = _found(api, path)
-        after = api.patch(path, wanted, kind=APPLY, dry_run=dry_run)
-        if lost := lost_fields(wanted, after):
-            what = f"the API server stored {wanted['kind']} {wanted['metadata']['name']} without {', '.join(lost)}"
+        after = api.patch(path, desired, kind=APPLY, dry_run=dry_run)
+        if lost := lost_fields(desired, after):
+            what = f"the API server stored {desired['kind']} {desired['metadata']['name']} without {', '.join(lost)}"
             raise RunError(what, fix="upgrade Kubernetes if it is too old for this field, or find the admission webhook that removes it")
         changed |= _content(before) != _content(after)
     return changed
@@ -51,19 +51,19 @@ def apply_objects(api: Api, objects: Iterable[Mapping[str, Any]], *, dry_run: bo
 
 def remove(api: Api, objects: Iterable[Mapping[str, Any]], *, dry_run: bool = False) -> bool:
     """Delete objects, the last one first; return whether any existed."""
-    existing = [path for wanted in objects if _found(api, path := path_of(wanted))]
+    existing = [path for desired in objects if _found(api, path := path_of(desired))]
     for path in reversed([] if dry_run else existing):
         api.delete(path)
     return bool(existing)
 
 
-def lost_fields(wanted: Any, found: Any, where: str = "") -> list[str]:
+def lost_fields(desired: Any, actual: Any, where: str = "") -> list[str]:
     """Return the desired fields that are missing or different."""
-    if isinstance(wanted, dict):
-        if not isinstance(found, dict):
+    if isinstance(desired, dict):
+        if not isinstance(actual, dict):
             return [where]
-        return [lost for key, value in wanted.items() for lost in lost_fields(value, found.get(key), f"{where}.{key}".lstrip("."))]
-    return [] if wanted == found else [where]
+        return [lost for key, value in desired.items() for lost in lost_fields(value, actual.get(key), f"{where}.{key}".lstrip("."))]
+    return [] if desired == actual else [where]
 
 
 def _found(api: Api, path: str) -> dict[str, Any]:

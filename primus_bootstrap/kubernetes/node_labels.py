@@ -73,10 +73,10 @@ def desired_node(host: str, variables: Mapping[str, Any]) -> DesiredNode:
 
 def difference(node: Node, desired: DesiredNode) -> NodeChange:
     """Return the changes that a Node needs."""
-    wanted, found, owned = dict(desired.labels), _labels(node), owned_labels(node)
-    stale = tuple(sorted(key for key in owned - wanted.keys() if key in found and _is_ours_alone(node, key)))
-    lacking = any(found.get(key) != value or key not in owned for key, value in wanted.items())
-    return NodeChange(lacking or bool(owned - wanted.keys()), stale, taints_patch(node, desired) is not None)
+    labels, found, owned = dict(desired.labels), _labels(node), owned_labels(node)
+    stale = tuple(sorted(key for key in owned - labels.keys() if key in found and _is_ours_alone(node, key)))
+    lacking = any(found.get(key) != value or key not in owned for key, value in labels.items())
+    return NodeChange(lacking or bool(owned - labels.keys()), stale, taints_patch(node, desired) is not None)
 
 
 def apply_object(name: str, desired: DesiredNode) -> dict[str, Any]:
@@ -87,16 +87,16 @@ def apply_object(name: str, desired: DesiredNode) -> dict[str, Any]:
 def taints_patch(node: Node, desired: DesiredNode) -> dict[str, Any] | None:
     """Return the merge patch that sets the Node's taints and keeps those of others, or None if nothing changes."""
     before = {(taint["key"], taint["effect"]) for taint in our_taints(node)}
-    wanted = [{"key": key, **({"value": value} if value else {}), "effect": effect} for key, value, effect in desired.taints]
-    claimed = before | {(taint["key"], taint["effect"]) for taint in wanted}
+    taints = [{"key": key, **({"value": value} if value else {}), "effect": effect} for key, value, effect in desired.taints]
+    claimed = before | {(taint["key"], taint["effect"]) for taint in taints}
     found = taints_of(node)
     others = [taint for taint in found if (taint["key"], taint["effect"]) not in claimed]
     ours = [taint for taint in found if (taint["key"], taint["effect"]) in claimed]
-    note = json.dumps(wanted, sort_keys=True) if wanted else None
-    same = sorted(map(_plain, ours)) == sorted(map(_plain, wanted))
+    note = json.dumps(taints, sort_keys=True) if taints else None
+    same = sorted(map(_plain, ours)) == sorted(map(_plain, taints))
     if same and annotations_of(node).get(TAINTS) == note:
         return None
-    spec = {} if same else {"spec": {"taints": [*others, *wanted] or None}}
+    spec = {} if same else {"spec": {"taints": [*others, *taints] or None}}
     return {"metadata": {"resourceVersion": node["metadata"]["resourceVersion"], "annotations": {TAINTS: note}}, **spec}
 
 

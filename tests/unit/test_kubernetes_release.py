@@ -176,7 +176,7 @@ def test_folder_overrides_the_bundle(tmp_path: Path, calls: list[list[str]], mon
     assert str(tmp_path / "bundle" / "wheels") in calls[-1]
 
 
-@pytest.mark.skipif(not os.environ.get("PRIMUS_KUBESPRAY_DIR"), reason="PRIMUS_KUBESPRAY_DIR names not a checkout of Kubespray")
+@pytest.mark.skipif(not os.environ.get("PRIMUS_KUBESPRAY_DIR"), reason="PRIMUS_KUBESPRAY_DIR is not a checkout of Kubespray")
 def test_pinned_tree_matches_the_release(tmp_path: Path) -> None:
     """A tar archive of a real checkout has the pinned tree hash."""
     folder = Path(os.environ["PRIMUS_KUBESPRAY_DIR"])
