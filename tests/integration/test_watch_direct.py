@@ -197,7 +197,7 @@ def test_the_error_of_a_launcher_is_the_reason(site: Site) -> None:
     assert state is not None
     assert state.phase == "failed"
     assert state.reason == (
-        "ended twice before the first step for the same reason: --script /missing.py: there is no such file (exit code 2)"
+        "ended twice before the first step for the same reason: --script /missing.py: file not found (exit code 2)"
     )
 
 
