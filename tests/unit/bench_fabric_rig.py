@@ -34,8 +34,8 @@ class Fabric:
 
     def probe(self, group: tuple[str, ...]) -> Answer:
         """Run a group."""
-        assert len(group) > 1, "one host alone is no run over a fabric"
-        assert len(set(group)) == len(group), "nobody takes part twice"
+        assert len(group) > 1, "a run needs two hosts"
+        assert len(set(group)) == len(group), "a host takes part once"
         self.asked.append(group)
         present = set(group)
         if self.hangs & present:

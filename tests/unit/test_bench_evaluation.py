@@ -294,12 +294,12 @@ def test_most_hosts_below_the_floor_are_unknown() -> None:
     """All six hosts are far below, so the cause is shared or the floor is wrong; one of seven fails."""
     floors = load_floors()
 
-    everybody = _evaluate(_fleet([170.0] * 6, model="AMD Instinct MI300X"), floors=floors)
+    all_slow = _evaluate(_fleet([170.0] * 6, model="AMD Instinct MI300X"), floors=floors)
     one = _evaluate(_fleet([600.0] * 6 + [170.0], model="AMD Instinct MI300X"), floors=floors)
 
-    assert set(everybody.hosts.values()) == {"unknown"}
-    assert "6 of 6 hosts are below the floor" in _one(everybody, "node0").reason
-    assert everybody.reruns == ()
+    assert set(all_slow.hosts.values()) == {"unknown"}
+    assert "6 of 6 hosts are below the floor" in _one(all_slow, "node0").reason
+    assert all_slow.reruns == ()
     assert one.hosts["node6"] == "fail"
 
 
