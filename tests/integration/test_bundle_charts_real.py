@@ -44,7 +44,7 @@ def test_image_of_role_and_chart_is_one_need(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("case", "said"),
+    ("case", "output"),
     [
         ("absent", "queue 1.0.0 is not on this machine"),
         ("no helm", "helm, which renders"),
@@ -52,7 +52,7 @@ def test_image_of_role_and_chart_is_one_need(tmp_path: Path) -> None:
         ("own", "does not exist"),
     ],
 )
-def test_chart_that_cannot_be_rendered_is_unknown(tmp_path: Path, case: str, said: str) -> None:
+def test_chart_that_cannot_be_rendered_is_unknown(tmp_path: Path, case: str, output: str) -> None:
     """The unknown entry has the role, the reason and the fix."""
     if case != "absent":
         make_chart(tmp_path / "charts" / "queue")
@@ -61,7 +61,7 @@ def test_chart_that_cannot_be_rendered_is_unknown(tmp_path: Path, case: str, sai
 
     [unknown] = needs.unknown
     assert (unknown.role, unknown.hosts) == ("queue", ("cp1",))
-    assert said in unknown.reason
+    assert output in unknown.reason
     assert unknown.fix
     assert rendered == ()
 

@@ -88,9 +88,9 @@ class Site:
 
 def test_next_host_waits_for_etcd_and_the_api_server(tmp_path: Path) -> None:
     """An etcd member and its API server are checked before and after a reboot; of a worker, only its Node."""
-    code, steps, said = Site(tmp_path).play("reboot_node.yml")
+    code, steps, output = Site(tmp_path).play("reboot_node.yml")
 
-    assert code == 0, said
+    assert code == 0, output
     of = {host: [line.split()[0] for line in steps if line.split()[1] == host] for host in ("cp1", "cp2", "w1")}
     assert of["cp1"] == ["begin", "end"]
     assert of["cp2"] == ["begin", "quorum", "evict", "reboot", "serves", "ready", "uncordon", "end"]
@@ -107,10 +107,10 @@ def test_next_host_waits_for_etcd_and_the_api_server(tmp_path: Path) -> None:
 @LONG
 def test_failed_host_stops_the_reboots(tmp_path: Path, ill: dict[str, Any], reboots: list[str]) -> None:
     """After a host that does not return, no further host is rebooted, and its Node stays marked."""
-    code, steps, said = Site(tmp_path, **ill).play("reboot_node.yml")
+    code, steps, output = Site(tmp_path, **ill).play("reboot_node.yml")
 
     assert code != 0
-    assert "it is not well" in said
+    assert "it is not well" in output
     assert [line.split()[1] for line in steps if line.startswith("reboot ")] == reboots
     assert not {"end cp2", "uncordon cp2", "begin cp3"} & set(steps)
 

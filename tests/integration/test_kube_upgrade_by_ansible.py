@@ -69,13 +69,13 @@ def upgrade(folder: Path, nodes: dict[str, dict[str, Any]]) -> tuple[int, list[s
 def test_unavailable_workers_are_excluded(tmp_path: Path) -> None:
     """A worker that is down or not Ready is named and excluded; the others are upgraded."""
     nodes = {name: running(name, OLD) for name in ("cp1", "w1", "w2", "w4")} | {"node-3": running("node-3", OLD, ready=False)}
-    code, steps, said = upgrade(tmp_path, nodes)
+    code, steps, output = upgrade(tmp_path, nodes)
 
-    assert code == 0, said
+    assert code == 0, output
     assert "own cp1" in steps
     assert f'{NEWEST} [["w4"], ["w1"]] ["w3", "w2"]' in steps
-    assert "WARNING: left out are w3 (not Ready), w2 (does not answer)." in said
-    assert "2 of 4 workers in 2 batches" in said
+    assert "WARNING: left out are w3 (not Ready), w2 (does not answer)." in output
+    assert "2 of 4 workers in 2 batches" in output
 
 
 @LONG
@@ -86,8 +86,8 @@ def test_interrupted_batch_is_repeated(tmp_path: Path) -> None:
     note = tmp_path / ".primus/demo/kubespray/cordons.json"
     note.parent.mkdir(parents=True)
     note.write_text(json.dumps({"taking": ["node-3"], "unfinished": ["node-3"]}), encoding="utf-8")
-    code, steps, said = upgrade(tmp_path, nodes)
+    code, steps, output = upgrade(tmp_path, nodes)
 
-    assert code == 0, said
+    assert code == 0, output
     assert f'{NEWEST} [["w3"]] ["w2"]' in steps
-    assert "WARNING" not in said, "w2 does not answer, and has nothing to be missed for"
+    assert "WARNING" not in output, "w2 does not answer, and has nothing to be missed for"

@@ -46,36 +46,36 @@ def test_unusable_kubeconfig_is_refused_in_preflight(tmp_path: Path, what: str, 
     hosts = write(tmp_path)
     if what != "missing":
         certificates.write(tmp_path, f"https://127.0.0.1:{free_port()}", dt.timedelta(days=-2 if what == "expired" else 1))
-    code, said = play(hosts, "preflight/kubernetes.yml")
+    code, output = play(hosts, "preflight/kubernetes.yml")
 
     assert code == 2
-    assert says in said
-    assert "Fix:" in said
-    assert "unreachable=1" not in said
+    assert says in output
+    assert "Fix:" in output
+    assert "unreachable=1" not in output
 
 
 def test_kubespray_cluster_needs_no_kubeconfig(tmp_path: Path) -> None:
     """The phase preflight does not check the kubeconfig that Kubespray creates later."""
-    code, said = play(write(tmp_path, kubernetes_provider="kubespray"), "preflight/kubernetes.yml")
+    code, output = play(write(tmp_path, kubernetes_provider="kubespray"), "preflight/kubernetes.yml")
 
-    assert code == 0, said
+    assert code == 0, output
 
 
 @pytest.mark.parametrize("words", [("node=gpu1",), ("node=gpu2", "old=gpu1")])
 def test_plain_ansible_refuses_hosts_of_an_existing_cluster(tmp_path: Path, words: tuple[str, ...]) -> None:
     """The first play of add_node.yml, remove_node.yml and replace_node.yml fails."""
-    code, said = play(write(tmp_path), "day2/node/owned.yml", *(word for one in words for word in ("-e", one)))
+    code, output = play(write(tmp_path), "day2/node/owned.yml", *(word for one in words for word in ("-e", one)))
 
     assert code == 2
-    assert "gpu1: kubernetes_provider is existing, so the machines of this Kubernetes are somebody else's. Fix:" in said
+    assert "gpu1: kubernetes_provider is existing, so the machines of this Kubernetes are somebody else's. Fix:" in output
 
 
 def test_the_refusal_ends_the_removal(tmp_path: Path) -> None:
     """The host is neither drained nor stopped."""
-    code, said = play(write(tmp_path), "day2/remove_node.yml", "-e", "node=gpu1", "-e", "confirm=demo")
+    code, output = play(write(tmp_path), "day2/remove_node.yml", "-e", "node=gpu1", "-e", "confirm=demo")
 
     assert code == 2
-    assert re.findall(r"PLAY \[([^]]*)\]", said) == ["Look the host up in hosts.yaml", "See whose machine it is"]
+    assert re.findall(r"PLAY \[([^]]*)\]", output) == ["Look the host up in hosts.yaml", "See whose machine it is"]
 
 
 @pytest.mark.parametrize("new", ["gpu1", "gpu9"])
@@ -93,24 +93,24 @@ def test_verb_does_not_replace_a_host_of_an_existing_cluster(tmp_path: Path, new
 
 def test_limit_without_localhost_is_refused_too(tmp_path: Path) -> None:
     """`--limit all:!NAME` excludes the plays of localhost."""
-    code, said = play(write(tmp_path), "day2/remove_node.yml", "-e", "node=gpu1", "-e", "confirm=demo", "--limit", "all:!gpu1")
+    code, output = play(write(tmp_path), "day2/remove_node.yml", "-e", "node=gpu1", "-e", "confirm=demo", "--limit", "all:!gpu1")
 
     assert code == 2
-    assert re.findall(r"PLAY \[([^]]*)\]", said)[-1] == "See whose machine it is"
+    assert re.findall(r"PLAY \[([^]]*)\]", output)[-1] == "See whose machine it is"
 
 
 @pytest.mark.parametrize(("provider", "host"), [("existing", "gpu2"), ("kubespray", "gpu1")])
 def test_other_hosts_can_be_added_and_removed(tmp_path: Path, provider: str, host: str) -> None:
     """Hosts outside of the existing cluster, and hosts of a Kubespray cluster, are accepted."""
-    code, said = play(write(tmp_path, kubernetes_provider=provider), "day2/node/owned.yml", "-e", f"node={host}")
+    code, output = play(write(tmp_path, kubernetes_provider=provider), "day2/node/owned.yml", "-e", f"node={host}")
 
-    assert code == 0, said
+    assert code == 0, output
 
 
 @pytest.mark.parametrize(("provider", "unreachable"), [("existing", "unreachable=0"), ("kubespray", "unreachable=1")])
 def test_backups_and_certificates_of_an_existing_cluster_are_not_checked(tmp_path: Path, provider: str, unreachable: str) -> None:
     """The phase verify checks both only for a Kubespray cluster."""
-    code, said = play(write(tmp_path, kubernetes_provider=provider), "verify/kubernetes.yml", "--tags", "kube_backup,kube_certificates")
+    code, output = play(write(tmp_path, kubernetes_provider=provider), "verify/kubernetes.yml", "--tags", "kube_backup,kube_certificates")
 
     assert (code == 0) == (provider == "existing")
-    assert re.findall(r"cp1 : ok=\d+ changed=\d+ (unreachable=\d)", said) == [unreachable]
+    assert re.findall(r"cp1 : ok=\d+ changed=\d+ (unreachable=\d)", output) == [unreachable]

@@ -24,9 +24,9 @@ def programs(folder: Path, text: str) -> KubesprayPaths:
 
 def test_failed_assert_is_reported(tmp_path: Path) -> None:
     """The error has the host, the task and the message of a failed assert."""
-    said = '{"plays": [{"tasks": [{"task": {"name": "Stop"}, "hosts": {"cp1": {"failed": true, "msg": "too old"}}}]}]}'
+    output = '{"plays": [{"tasks": [{"task": {"name": "Stop"}, "hosts": {"cp1": {"failed": true, "msg": "too old"}}}]}]}'
     with pytest.raises(PlanError, match="rejects this inventory: cp1: Stop: too old") as caught:
-        preflight.check(programs(tmp_path, f"echo '{said}'; exit 2"), (), {})
+        preflight.check(programs(tmp_path, f"echo '{output}'; exit 2"), (), {})
 
     assert "no host was contacted" in caught.value.fix
 

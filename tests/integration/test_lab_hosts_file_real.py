@@ -50,7 +50,7 @@ def test_paths_work_with_a_space_in_the_folder_name(tmp_path: Path) -> None:
     """Ansible resolves the paths of the key and of known_hosts relative to the file, also with a space in the folder's name."""
     lab = a_lab(tmp_path / "my lab")
     ensure_hosts_file(lab, ANY)
-    said = look_up(lab, "{{ ansible_ssh_private_key_file }}|{{ ansible_ssh_common_args }}")
+    output = look_up(lab, "{{ ansible_ssh_private_key_file }}|{{ ansible_ssh_common_args }}")
 
-    assert f"{lab.key_file}|-o 'UserKnownHostsFile=" in said
-    assert str(lab.known_hosts) in said
+    assert f"{lab.key_file}|-o 'UserKnownHostsFile=" in output
+    assert str(lab.known_hosts) in output

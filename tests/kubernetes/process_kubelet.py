@@ -84,8 +84,8 @@ class Kubelets:
         self.api.patch(f"/api/v1/nodes/{node}/status", {"status": {"conditions": ready}}, "strategic")
         for pod in self.pods():
             if pod["spec"].get("nodeName") == node:
-                said = [{"type": "Ready", "status": "True" if status == "True" else "False", "lastTransitionTime": _now()}]
-                self.api.patch(f"{self._path(pod)}/status", {"status": {"conditions": said}}, "strategic")
+                messages = [{"type": "Ready", "status": "True" if status == "True" else "False", "lastTransitionTime": _now()}]
+                self.api.patch(f"{self._path(pod)}/status", {"status": {"conditions": messages}}, "strategic")
 
     def _serve(self) -> None:
         while not self._over.wait(_ROUND_S):
@@ -127,11 +127,11 @@ class Kubelets:
     def _run(self, pod: dict[str, Any]) -> Container:
         (main,) = pod["spec"]["containers"]
         known = {"spec.nodeName": pod["spec"]["nodeName"], "status.podIP": "127.0.0.1", "metadata.name": pod["metadata"]["name"]}
-        said = {one["name"]: one.get("value") or known[one["valueFrom"]["fieldRef"]["fieldPath"]] for one in main["env"]}
+        messages = {one["name"]: one.get("value") or known[one["valueFrom"]["fieldRef"]["fieldPath"]] for one in main["env"]}
         path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
         log = self.folder / f"{pod['metadata']['name']}.log"
         index = pod["metadata"].get("annotations", {}).get("batch.kubernetes.io/job-completion-index")
-        environment = {**said, "PATH": path, **({"JOB_COMPLETION_INDEX": index} if index else {})}
+        environment = {**messages, "PATH": path, **({"JOB_COMPLETION_INDEX": index} if index else {})}
         with log.open("ab") as output:
             words = [sys.executable if word == "python3" else word for word in main["command"]]
             child = subprocess.Popen(words, env=environment, stdout=output, stderr=output, stdin=subprocess.DEVNULL, start_new_session=True)

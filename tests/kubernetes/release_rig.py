@@ -87,7 +87,7 @@ class Site:
     def applied(self, *flags: str) -> Played:
         """Run the playbook, which must succeed."""
         done = self.play(*flags)
-        assert done.code == 0, done.said[-3000:]
+        assert done.code == 0, done.output[-3000:]
         return done
 
     def helm(self, *arguments: str) -> str:
@@ -100,12 +100,12 @@ class Played:
     """The exit code and output of a playbook."""
 
     code: int
-    said: str
+    output: str
 
     @property
     def changed(self) -> int:
         """The number of changed tasks."""
-        return sum(int(number) for number in re.findall(r"changed=(\d+)", self.said))
+        return sum(int(number) for number in re.findall(r"changed=(\d+)", self.output))
 
 
 def new_site(folder: Path, kubeconfig: Path, namespace: str, **changed: Any) -> Site:

@@ -63,8 +63,8 @@ def test_release_is_installed_once_and_upgraded(api: Api, site: Site) -> None:
     looked = site.applied("--check", "--diff")
 
     assert everything(api, site.namespace) == before
-    assert "-  greeting: hello\n    +  greeting: good day" in looked.said or "-  greeting: hello\n+  greeting: good day" in looked.said
-    assert "of-the-chart" not in looked.said
+    assert "-  greeting: hello\n    +  greeting: good day" in looked.output or "-  greeting: hello\n+  greeting: good day" in looked.output
+    assert "of-the-chart" not in looked.output
     assert site.applied().changed > 0
     assert (settings(api, site)["greeting"], states(site)) == ("good day", ["superseded", "deployed"])
 
@@ -86,9 +86,9 @@ def test_manual_changes_are_reverted(api: Api, api_server: ApiServer, site: Site
     healed = site.applied()
     after = api.get(f"/api/v1/namespaces/{site.namespace}/configmaps/jobset-settings")
     for played in (looked, healed):
-        assert f"Deployment {site.namespace}/jobset-controller is gone" in played.said
-        assert "annotations.jobset.x-k8s.io/kept" in played.said
-        assert "by-a-hand" not in played.said
+        assert f"Deployment {site.namespace}/jobset-controller is gone" in played.output
+        assert "annotations.jobset.x-k8s.io/kept" in played.output
+        assert "by-a-hand" not in played.output
     assert after["data"] == {"greeting": "hello", "leader": "me"}
     assert after["metadata"]["annotations"]["jobset.x-k8s.io/kept"] == "yes"
     assert api.get(f"/api/v1/namespaces/{site.namespace}/secrets/jobset-token")["data"]["token"] == "b2YtdGhlLWNoYXJ0"
@@ -109,7 +109,7 @@ def test_interrupted_install_is_repeated(api: Api, site: Site, state: str) -> No
     if state == "failed":
         refused = site.play()
         assert refused.code != 0
-        assert "Not_A_Name" in refused.said
+        assert "Not_A_Name" in refused.output
         site.write()
     else:
         site.helm("install", "jobset", str(site.folder / "chart"))
@@ -155,8 +155,8 @@ def test_chart_file_with_another_checksum_is_refused(api: Api, site: Site) -> No
     refused = site.play()
 
     assert refused.code != 0
-    assert f"has the SHA-256 {right}, not {'0' * 64}" in " ".join(refused.said.split())
-    assert "Fix: correct jobset_chart_file or jobset_chart_sha256" in " ".join(refused.said.split())
+    assert f"has the SHA-256 {right}, not {'0' * 64}" in " ".join(refused.output.split())
+    assert "Fix: correct jobset_chart_file or jobset_chart_sha256" in " ".join(refused.output.split())
     assert everything(api, site.namespace) == before
 
 
@@ -171,8 +171,8 @@ def test_downloaded_chart_with_another_checksum_is_refused(api: Api, site: Site)
     refused = site.play()
 
     assert refused.code != 0
-    assert "jobset_chart_sha256" in refused.said
-    assert "Fix:" in refused.said
+    assert "jobset_chart_sha256" in refused.output
+    assert "Fix:" in refused.output
     assert everything(api, site.namespace) == before
 
 
@@ -187,13 +187,13 @@ def test_unusable_kubeconfig_is_refused(site: Site, tmp_path: Path, what: str) -
         certificates.write(other, f"https://127.0.0.1:{free_ports(1)[0]}", ends)
     site.write(kubernetes_kubeconfig=str(other / "admin.conf"))
     refused = site.play()
-    said = " ".join(refused.said.split())
+    output = " ".join(refused.output.split())
 
     assert refused.code != 0
     assert refused.changed == 0
     reason = {"expired": "the client certificate expired", "unreachable": "does not answer", "missing": "no kubeconfig at"}
-    assert reason[what] in said
-    assert "Fix:" in said
+    assert reason[what] in output
+    assert "Fix:" in output
 
 
 @LONG

@@ -134,8 +134,8 @@ def test_only_objects_of_hosts_yaml_are_removed(api: Api, api_server: ApiServer,
     assert [path for path in stays if not is_there(api, path)] == []
     # The claim went with its release, and the data did not.
     assert api.get(VOLUME)["spec"]["persistentVolumeReclaimPolicy"] == "Retain"
-    for said in ("JobSet team-a/theirs", "Namespace team-a: it holds", "PersistentVolume jobset-volume: it holds the data of the claim"):
-        assert said in first.stdout
+    for output in ("JobSet team-a/theirs", "Namespace team-a: it holds", "PersistentVolume jobset-volume: it holds the data of the claim"):
+        assert output in first.stdout
     assert changed(reset(folder)) == 0
 
     assert changed(reset(folder, "-e", "delete_data=true")) == 1

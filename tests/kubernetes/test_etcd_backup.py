@@ -64,21 +64,21 @@ def members(etcd: Etcd, n: int) -> list[str]:
 def test_backup_is_private_and_can_be_restored(one: Etcd) -> None:
     """The backup has the data, the PKI and checksums with mode 0600; a restore moves the current data aside."""
     one.put("kept", "yes")
-    code, said = one.play("backup_etcd.yml")
-    assert code == 0, said[-3000:]
+    code, output = one.play("backup_etcd.yml")
+    assert code == 0, output[-3000:]
     (copy,) = copies(one)
     files = [path for path in [*copy.rglob("*"), *(one.home(1) / "backups").rglob("*")] if path.is_file() and path.name != ".lock"]
     backup = json.loads((copy / "m1/backup.json").read_text(encoding="utf-8"))
     one.put("lost", "yes")
-    code, said = one.play("restore_etcd.yml", *CONFIRM)
+    code, output = one.play("restore_etcd.yml", *CONFIRM)
 
-    assert code == 0, said[-3000:]
+    assert code == 0, output[-3000:]
     assert {path.name for path in files} == {"backup.json", "files.tar.gz", "snapshot.db"}
     assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
     assert (backup["cluster"], backup["host"], backup["etcd"]["members"]) == ("demo", "m1", {"m1": f"https://127.0.0.1:{one.ports[1]}"})
     assert (one.get(1, "kept"), one.get(1, "lost")) == ("yes", "")
     assert len(list((one.home(1) / "data").glob("member.before-restore-*"))) == 1
-    assert "former data: " in said
+    assert "former data: " in output
 
 
 @LONG
@@ -87,8 +87,8 @@ def test_number_of_backups_is_limited(one: Etcd) -> None:
     one.write_hosts({"kube_backup_keep": 1, "kube_backup_controller_keep": 2})
     (one.home(1) / "backups/.new").mkdir(parents=True)
     for _ in range(3):
-        code, said = one.play("backup_etcd.yml")
-        assert code == 0, said[-3000:]
+        code, output = one.play("backup_etcd.yml")
+        assert code == 0, output[-3000:]
         time.sleep(1.1)  # a backup is named by its second
 
     assert len(list((one.home(1) / "backups").glob("etcd-*"))) == 1
@@ -105,18 +105,18 @@ def test_unsuitable_restore_is_refused(one: Etcd) -> None:
     pid = (one.home(1) / "pid").read_text(encoding="ascii")
     note = copy / "m1/backup.json"
     text = note.read_text(encoding="utf-8")
-    said = [one.play("restore_etcd.yml")[1], one.play("restore_etcd.yml", *CONFIRM, "-e", "kube_backup_restore_from=etcd-2020")[1]]
+    output = [one.play("restore_etcd.yml")[1], one.play("restore_etcd.yml", *CONFIRM, "-e", "kube_backup_restore_from=etcd-2020")[1]]
     note.write_text(text.replace('"cluster": "demo"', '"cluster": "prod"'), encoding="utf-8")
-    said.append(one.play("restore_etcd.yml", *CONFIRM)[1])
+    output.append(one.play("restore_etcd.yml", *CONFIRM)[1])
     note.write_text(text.replace('"sha256": "', '"sha256": "0'), encoding="utf-8")
-    said.append(one.play("restore_etcd.yml", *CONFIRM)[1])
+    output.append(one.play("restore_etcd.yml", *CONFIRM)[1])
     note.write_text(text, encoding="utf-8")
     (one.home(1) / "pki/ca.crt").write_text("another authority\n", encoding="ascii")
-    said.append(one.play("restore_etcd.yml", *CONFIRM)[1])
+    output.append(one.play("restore_etcd.yml", *CONFIRM)[1])
 
     expected = ["with plain Ansible, -e confirm=demo", "is no backup of etcd", "it is of cluster prod, and this is demo"]
     expected += ["it is not what was saved", "what is signed or encrypted in it could not be read"]
-    assert [want in got for want, got in zip(expected, said, strict=True)] == [True] * 5, said
+    assert [want in got for want, got in zip(expected, output, strict=True)] == [True] * 5, output
     assert (one.home(1) / "pid").read_text(encoding="ascii") == pid
     assert one.get(1, "kept") == "yes"
 
@@ -125,15 +125,15 @@ def test_unsuitable_restore_is_refused(one: Etcd) -> None:
 def test_three_members_are_restored(three: Etcd) -> None:
     """After lost disks, all three members have the backup and the same members."""
     three.put("kept", "yes")
-    code, said = three.play("backup_etcd.yml")
-    assert code == 0, said[-3000:]
+    code, output = three.play("backup_etcd.yml")
+    assert code == 0, output[-3000:]
     three.ctl(1, "del", "kept")
     three.put("lost", "yes")
     three.systemctl("stop", 3)
     shutil.rmtree(three.home(3) / "data")
-    code, said = three.play("restore_etcd.yml", *CONFIRM)
+    code, output = three.play("restore_etcd.yml", *CONFIRM)
 
-    assert code == 0, said[-3000:]
+    assert code == 0, output[-3000:]
     assert [three.get(n, "kept") for n in three.numbers] == ["yes"] * 3
     assert [three.get(n, "lost") for n in three.numbers] == [""] * 3
     assert [members(three, n) for n in three.numbers] == [["m1", "m2", "m3"]] * 3
@@ -147,15 +147,15 @@ def test_backup_works_with_one_member_down(three: Etcd) -> None:
     three.systemctl("stop", 1)
     three.wait(2)
     three.write_hosts({}, lost=[1])
-    code, said = three.play("backup_etcd.yml")
-    assert code == 4, said[-3000:]
+    code, output = three.play("backup_etcd.yml")
+    assert code == 4, output[-3000:]
     (copy,) = copies(three)
     taken = sorted(path.parent.name for path in copy.rglob("snapshot.db"))
     three.systemctl("stop", 2)
-    code, said = three.play("backup_etcd.yml")
+    code, output = three.play("backup_etcd.yml")
 
     assert taken in (["m2"], ["m3"])
-    assert (code, "No member of etcd answers with a leader" in said) == (4, True)
+    assert (code, "No member of etcd answers with a leader" in output) == (4, True)
 
 
 @pytest.mark.fault
@@ -181,9 +181,9 @@ def test_interrupted_restore_is_finished(three: Etcd) -> None:
     finally:
         kill_tree(run)
     slow.unlink()
-    code, said = three.play("restore_etcd.yml", *CONFIRM)
+    code, output = three.play("restore_etcd.yml", *CONFIRM)
 
-    assert code == 0, said[-3000:]
+    assert code == 0, output[-3000:]
     assert [three.get(n, "kept") for n in three.numbers] == ["yes"] * 3
     assert [three.get(n, "lost") for n in three.numbers] == [""] * 3
     assert [len(list((three.home(n) / "data").glob("member.before-restore-*"))) for n in three.numbers] == [2, 2, 1]
@@ -218,8 +218,8 @@ def test_restore_of_some_members_is_refused(three: Etcd) -> None:
 @LONG
 def test_removal_needs_a_majority(three: Etcd) -> None:
     """One of three members may be removed; with one dead, no other may."""
-    code, said = three.play("backup_etcd.yml", "-e", "kube_backup_fetch=false")
-    assert code == 0, said[-3000:]
+    code, output = three.play("backup_etcd.yml", "-e", "kube_backup_fetch=false")
+    assert code == 0, output[-3000:]
 
     def leave(n: int) -> subprocess.CompletedProcess[str]:
         program = three.home(1) / "program"
@@ -239,8 +239,8 @@ def test_removal_needs_a_majority(three: Etcd) -> None:
 @LONG
 def test_reboot_needs_a_majority_and_waits(three: Etcd) -> None:
     """Before a reboot the other two must answer; after it, the member must answer through its leader."""
-    code, said = three.play("backup_etcd.yml", "-e", "kube_backup_fetch=false")
-    assert code == 0, said[-3000:]
+    code, output = three.play("backup_etcd.yml", "-e", "kube_backup_fetch=false")
+    assert code == 0, output[-3000:]
 
     def ask(n: int, name: str, *words: str) -> subprocess.CompletedProcess[str]:
         program = three.home(n) / "program"

@@ -76,8 +76,8 @@ def play(hosts: Path, playbook: Path, *words: str) -> tuple[int, str, int]:
     roles = {"ANSIBLE_ROLES_PATH": str(content.roles_dir())}
     environment = {**os.environ, **roles, "ANSIBLE_CONFIG": str(content.ansible_cfg()), "ANSIBLE_NOCOLOR": "1"}
     done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=180, check=False)
-    said = done.stdout + done.stderr
-    return done.returncode, said, sum(map(int, re.findall(r"changed=(\d+)", said)))
+    output = done.stdout + done.stderr
+    return done.returncode, output, sum(map(int, re.findall(r"changed=(\d+)", output)))
 
 
 @pytest.mark.usefixtures("nodes")

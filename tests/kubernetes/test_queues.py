@@ -31,8 +31,8 @@ def seen(api: Api, kind: str) -> list[dict[str, Any]]:
 
 def verdicts(text: str) -> list[dict[str, Any]]:
     """Return the records of a failed check."""
-    [said] = re.findall(r'"msg": ("\{\\"verdicts.*")$', text, re.MULTILINE)
-    found: list[dict[str, Any]] = json.loads(json.loads(said))["verdicts"]
+    [output] = re.findall(r'"msg": ("\{\\"verdicts.*")$', text, re.MULTILINE)
+    found: list[dict[str, Any]] = json.loads(json.loads(output))["verdicts"]
     return found
 
 

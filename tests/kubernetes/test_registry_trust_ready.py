@@ -80,11 +80,11 @@ def test_node_is_ready_after_a_new_report(
     if renews:
         kubelet.start()
     try:
-        got, said = wait_for_it(tmp_path, api_server, 5 if status else 60)
+        got, output = wait_for_it(tmp_path, api_server, 5 if status else 60)
     finally:
         over.set()
         if renews:
             kubelet.join()
 
-    assert got == status, said
-    assert (f"Node {node} was not Ready within 5 s" in " ".join(said.split())) == bool(status)
+    assert got == status, output
+    assert (f"Node {node} was not Ready within 5 s" in " ".join(output.split())) == bool(status)

@@ -65,9 +65,9 @@ def bench(lab: RunningLab) -> dict[str, Any]:
     return found
 
 
-def outcomes(said: dict[str, Any], check: str) -> dict[str, str]:
+def outcomes(output: dict[str, Any], check: str) -> dict[str, str]:
     """Return the verdicts of a check by host."""
-    return {one["host"]: one["verdict"] for one in said["verdicts"] if one["check"] == check and "," not in one["host"]}
+    return {one["host"]: one["verdict"] for one in output["verdicts"] if one["check"] == check and "," not in one["host"]}
 
 
 def runs(lab: RunningLab) -> list[dict[str, Any]]:
@@ -78,25 +78,25 @@ def runs(lab: RunningLab) -> list[dict[str, Any]]:
 
 def test_healthy_hosts_pass(fabric: RunningLab) -> None:
     """Pairs and larger groups run with correct results, and no host fails."""
-    said = bench(fabric)
+    output = bench(fabric)
     ran = runs(fabric)
 
     assert {len(one["hosts"]) for one in ran} >= {2, len(COMPUTE)}
     assert "pass" in {one["answer"] for one in ran}
     for check in ("fabric_pairs", "fabric_bisection"):
-        assert outcomes(said, check).keys() == set(COMPUTE)
-        assert "fail" not in outcomes(said, check).values()
+        assert outcomes(output, check).keys() == set(COMPUTE)
+        assert "fail" not in outcomes(output, check).values()
 
 
 def test_only_the_host_with_a_slow_network_is_suspected(fabric: RunningLab) -> None:
     """With 1 % of the bandwidth, bisection fails or suspects the host, and no other."""
     with fabric.slowed(BAD, 16):
-        said = bench(fabric)
+        output = bench(fabric)
 
-    assert outcomes(said, "fabric_bisection")[BAD] in ("fail", "unknown")
-    assert outcomes(said, "fabric_pairs")[BAD] in ("fail", "unknown")
+    assert outcomes(output, "fabric_bisection")[BAD] in ("fail", "unknown")
+    assert outcomes(output, "fabric_pairs")[BAD] in ("fail", "unknown")
     for check in ("fabric_pairs", "fabric_bisection"):
-        assert "fail" not in {outcome for host, outcome in outcomes(said, check).items() if host in GOOD}
+        assert "fail" not in {outcome for host, outcome in outcomes(output, check).items() if host in GOOD}
     assert any(one["answer"] == "pass" for one in runs(fabric) if BAD not in one["hosts"])
 
 
@@ -110,14 +110,14 @@ def test_lost_host_is_unknown(fabric: RunningLab, kind: str) -> None:
         assert wait_for(lambda: started.exists() and '"started": true' in started.read_text(), timeout_s=900)
         fabric.fault(kind, BAD)
         out, err = running.communicate(timeout=3000)
-    said = json.loads(out)
+    output = json.loads(out)
     ran = runs(fabric)
     lost = max(number for number, one in enumerate(ran) if BAD in one["hosts"])
 
     assert running.returncode == 4, out + err
     for check in ("fabric_pairs", "fabric_bisection"):
-        assert outcomes(said, check)[BAD] == "unknown"
-        assert "fail" not in outcomes(said, check).values()
+        assert outcomes(output, check)[BAD] == "unknown"
+        assert "fail" not in outcomes(output, check).values()
     assert any(len(one["hosts"]) == len(GOOD) for one in ran[lost + 1 :]), "the others did not go on"
     for node in GOOD:
         assert fabric.execute(node, "pgrep", "-f", "workloads/bench/collectives.py").returncode == 1
@@ -127,10 +127,10 @@ def test_busy_host_is_excluded(fabric: RunningLab) -> None:
     """It is unknown with the reason, and no run includes it."""
     fabric.sh(BAD, f"systemd-run --unit {JOB_UNIT} sleep 3000")
     try:
-        said = bench(fabric)
+        output = bench(fabric)
     finally:
         fabric.sh(BAD, f"systemctl stop {JOB_UNIT}")
 
     assert BAD not in {host for one in runs(fabric) for host in one["hosts"]}
-    assert outcomes(said, "fabric_pairs")[BAD] == "unknown"
-    assert [one["reason"] for one in said["verdicts"] if (one["check"], one["host"]) == ("fabric_pairs", BAD)] == ["jobs run on it"]
+    assert outcomes(output, "fabric_pairs")[BAD] == "unknown"
+    assert [one["reason"] for one in output["verdicts"] if (one["check"], one["host"]) == ("fabric_pairs", BAD)] == ["jobs run on it"]

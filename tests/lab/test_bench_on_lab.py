@@ -55,8 +55,8 @@ def gate(cluster: RunningLab) -> Iterator[RunningLab]:
         (cluster.folder / f"host_vars/{node}.yml").unlink(missing_ok=True)
     run_cli("bench", str(cluster.hosts_file), "--reset-breaker", "--confirm", cluster.name)
     cluster.apply("--phase", "gpu")
-    code, said = bench(cluster)
-    assert code == 0, said
+    code, output = bench(cluster)
+    assert code == 0, output
 
 
 def test_nodes_have_joined_through_the_gate(gate: RunningLab) -> None:
@@ -97,22 +97,22 @@ def test_breaker_stops_the_quarantine_of_many_nodes(gate: RunningLab) -> None:
     """The breaker stays open until a person resets it."""
     for node in (NODE, OTHER):
         expect_gpus(gate, node)
-    first, said = bench(gate)
+    first, output = bench(gate)
     second, again = bench(gate)
 
     assert (first, second) == (4, 4)
-    assert {one["action"] for one in said["decisions"]} == {"hold"}
-    assert again["breaker"]["since"] == said["breaker"]["since"]
+    assert {one["action"] for one in output["decisions"]} == {"hold"}
+    assert again["breaker"]["since"] == output["breaker"]["since"]
     assert [state(gate, node)[0] for node in (NODE, OTHER)] == ["IDLE", "IDLE"]
 
 
 def test_launcher_without_results_is_unknown(gate: RunningLab) -> None:
     """Exit code 0 without results is neither a pass nor a failure."""
     gate.sh(NODE, f"printf '#!/bin/sh\\nexit 0\\n' > {LAUNCHER}")
-    code, said = bench(gate)
+    code, output = bench(gate)
 
     assert code == 4
-    assert said["hosts"] == {NODE: "unknown", OTHER: "pass"}
+    assert output["hosts"] == {NODE: "unknown", OTHER: "pass"}
     assert state(gate)[0] == "IDLE"
 
 
@@ -124,11 +124,11 @@ def test_hanging_launcher_is_killed_and_unknown(gate: RunningLab) -> None:
     (gate.folder / f"host_vars/{NODE}.yml").parent.mkdir(exist_ok=True)
     for node in (NODE, OTHER):
         (gate.folder / f"host_vars/{node}.yml").write_text(f"bench_policy_file: {policy}\n")
-    code, said = bench(gate)
+    code, output = bench(gate)
 
     assert code == 4
-    assert said["hosts"][NODE] == "unknown"
-    assert any("no answer within 62 s" in one["reason"] for one in said["verdicts"] if one["host"] == NODE)
+    assert output["hosts"][NODE] == "unknown"
+    assert any("no answer within 62 s" in one["reason"] for one in output["verdicts"] if one["host"] == NODE)
     assert gate.execute(NODE, "pgrep", "-f", "sleep 3600").returncode == 1
 
 

@@ -60,9 +60,9 @@ def bench(lab: RunningLab, *words: str) -> dict[str, Any]:
     return found
 
 
-def gemm(said: dict[str, Any]) -> dict[str, str]:
+def gemm(output: dict[str, Any]) -> dict[str, str]:
     """Return each host's verdict on matrix multiplication."""
-    return {one["host"]: one["verdict"] for one in said["verdicts"] if one["check"] == "bench_gemm"}
+    return {one["host"]: one["verdict"] for one in output["verdicts"] if one["check"] == "bench_gemm"}
 
 
 def test_a_slow_node_is_found_by_its_peers(six: RunningLab) -> None:
@@ -91,11 +91,11 @@ def test_many_slow_nodes_are_unknown(six: RunningLab) -> None:
     jobs = Jobs(six)
     for node in NODES[:3]:
         six.fault("slow", node)
-    said = bench(six)
+    output = bench(six)
     for node in NODES[:3]:
         six.fault("heal", node)
 
-    assert "fail" not in gemm(said).values(), said
+    assert "fail" not in gemm(output).values(), output
     assert not [node for node in NODES if "DRAIN" in jobs.node_state(node)[0]]
 
 
@@ -105,11 +105,11 @@ def test_breaker_stops_three_failures_of_six(six: RunningLab) -> None:
     (six.folder / "host_vars").mkdir(exist_ok=True)
     for node in NODES[:3]:
         (six.folder / f"host_vars/{node}.yml").write_text("bench_expected: {gpus: 8}\n")
-    said = bench(six)
+    output = bench(six)
     for node in NODES[:3]:
         (six.folder / f"host_vars/{node}.yml").unlink()
 
-    assert [said["hosts"][node] for node in NODES[:3]] == ["fail"] * 3
-    assert {one["action"] for one in said["decisions"] if one["host"] in NODES[:3]} == {"hold"}
-    assert said["breaker"]
+    assert [output["hosts"][node] for node in NODES[:3]] == ["fail"] * 3
+    assert {one["action"] for one in output["decisions"] if one["host"] in NODES[:3]} == {"hold"}
+    assert output["breaker"]
     assert not [node for node in NODES if "DRAIN" in jobs.node_state(node)[0]]

@@ -91,14 +91,14 @@ def test_sigterm_ends_the_container_with_a_checkpoint(image: str, tmp_path: Path
             assert wait_for(lambda: (folder / "steps.jsonl").exists() and len(losses(folder)) > 2, timeout_s=300, every_s=0.1)
             running = left_over(folder)
             child.send_signal(signal.SIGTERM)
-            said, _ = child.communicate(timeout=200)
+            output, _ = child.communicate(timeout=200)
         finally:
             child.kill()
     stopped_at = len(losses(folder))
     again = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=400, check=False)
 
     assert running
-    assert child.returncode == 75, said
+    assert child.returncode == 75, output
     assert 2 < stopped_at < 60
     assert again.returncode == 0, again.stdout + again.stderr
     assert len(losses(folder)) == 60

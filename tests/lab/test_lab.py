@@ -196,11 +196,11 @@ def test_up_repairs_every_fault(healed: RunningLab) -> None:
     healed.fault("pause", "node2")
     healed.fault("partition", "node3")
 
-    said = healed.lab("up").stderr
+    output = healed.lab("up").stderr
 
-    assert "node1: started" in said
-    assert "node2: resumed" in said
-    assert "node3: reconnected to its network" in said
+    assert "node1: started" in output
+    assert "node2: resumed" in output
+    assert "node3: reconnected to its network" in output
     assert all(node["ssh"] for node in nodes_of(healed).values())
 
 
@@ -222,10 +222,10 @@ def test_up_recreates_missing_and_incomplete_hosts(healed: RunningLab) -> None:
     half = [*engine_argv(), "create", "--name", healed.container("node3"), *labels, image, "/sbin/init"]
     subprocess.run(half, capture_output=True, timeout=60, check=True)
 
-    said = healed.lab("up").stderr
+    output = healed.lab("up").stderr
 
-    assert "node3: removed because it was not fully created" in said
-    assert "node2: created" in said
+    assert "node3: removed because it was not fully created" in output
+    assert "node2: created" in output
     assert healed.ssh("node3", "true").returncode == 0
     assert healed.execute("node1", "stat", "-c", "%Y", "/proc/1").stdout == boot
 
@@ -302,11 +302,11 @@ def test_spare_host_is_not_in_hosts_yaml(second: RunningLab) -> None:
         text.replace("\n\n  # A service", f"\n    extra: {{ansible_host: {found['node2']['address']}}}\n\n  # A service")
     )
 
-    said = second.lab("up").stdout
+    output = second.lab("up").stdout
 
     assert {name: (node["spare"], node["ssh"]) for name, node in found.items()} == {"node1": (False, True), "node2": (True, True)}
     assert found["node2"]["address"] not in text
-    assert "2 hosts, nothing changed" in said
+    assert "2 hosts, nothing changed" in output
     assert nodes_of(second)["node2"]["spare"] is False
 
 

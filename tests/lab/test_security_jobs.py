@@ -88,13 +88,13 @@ FORGED: list[tuple[dict[str, Any], str, str]] = [
 
 
 @pytest.mark.fault(cheap=True)
-@pytest.mark.parametrize(("forged", "node", "said"), FORGED)
-def test_broker_refuses_forged_requests(applied_cluster: RunningLab, forged: dict[str, Any], node: str, said: str) -> None:
+@pytest.mark.parametrize(("forged", "node", "output"), FORGED)
+def test_broker_refuses_forged_requests(applied_cluster: RunningLab, forged: dict[str, Any], node: str, output: str) -> None:
     """Attempts that failed: unknown hosts, verbs and jobs, and words that would be options of ssh."""
     answer = People(applied_cluster).ask_broker("ada", node, forged)
 
     assert answer["ok"] is False, answer
-    assert said in answer["error"], answer
+    assert output in answer["error"], answer
 
 
 @pytest.mark.fault(cheap=True)
@@ -189,7 +189,7 @@ finally:
 
 @pytest.mark.fault
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "output"),
     [
         ({"user": "bob"}, "the request is from bob"),
         ({"key": "0" * 64}, "the key is not the job's key"),
@@ -200,13 +200,13 @@ finally:
         ({"verb": "start", "rank": 99}, "not a node of the job"),
     ],
 )
-def test_helper_refuses_forged_requests(people: People, waiting: dict[str, str], changes: dict[str, Any], said: str) -> None:
+def test_helper_refuses_forged_requests(people: People, waiting: dict[str, str], changes: dict[str, Any], output: str) -> None:
     """Attempts that failed: the broker's key works only for matching jobs; refusals are logged."""
     since = time.time()
     answer = people.ask_helper("node3", {**request(waiting["ada"], key_of(people, waiting["ada"])), **changes})
 
     assert answer["ok"] is False
-    assert said in answer["error"], answer
+    assert output in answer["error"], answer
     assert people.is_logged("node3", "refused", since, identifier="primus-unit")
 
 

@@ -30,8 +30,8 @@ def submit(people: People, account: str, script: str, *options: str) -> str:
 
 def state(people: People, job: str) -> str:
     """Return a job's state as root; empty if the controller has no such job."""
-    said = people.lab.execute(SERVICE, "scontrol", "--oneliner", "show", "job", job).stdout
-    return said.partition("JobState=")[2].split(" ")[0]
+    output = people.lab.execute(SERVICE, "scontrol", "--oneliner", "show", "job", job).stdout
+    return output.partition("JobState=")[2].split(" ")[0]
 
 
 def wait_until(people: People, job: str, *states: str) -> None:

@@ -123,13 +123,13 @@ def test_planted_link_is_reported(cluster: RunningLab, planted: str) -> None:
     """Attacks 1 and 2: verify and apply name the path, its type, owner and fix; the target is unchanged."""
     found = cluster.verify("--limit", "node1,node2,node3")
     done = cluster.apply("--phase", "storage")
-    said = done.stdout + done.stderr
+    output = done.stdout + done.stderr
 
     assert found["exit_code"] != 0
     assert any("link" in f"{row}" and "ix" in f"{row}" for row in rows_of(found, planted)), found["services"]
     assert done.returncode == 4
-    assert planted in said
-    assert "symbolic link" in said
+    assert planted in output
+    assert "symbolic link" in output
     assert cluster.sh("node1", "stat -c '%U %a' /root/target && ls /root/target && cat /root/target/file").split() == [
         "root",
         "700",

@@ -42,10 +42,10 @@ def test_power_failure_of_a_host(training: Training, undisturbed: dict[int, floa
 
 def test_spare_replaces_a_quarantined_host(training: Training) -> None:
     """The job starts with the spare and keeps it after the release of the host."""
-    found, said = training.submit_beside("direct", 3, "node3")
+    found, output = training.submit_beside("direct", 3, "node3")
     state = training.finish(found["id"])
 
-    assert f"node3 is quarantined by ada (a fan is broken); spare {SPARE} takes its place" in said
+    assert f"node3 is quarantined by ada (a fan is broken); spare {SPARE} takes its place" in output
     assert {host["name"] for host in state["hosts"]} == {"node2", "node4", SPARE}
     assert (state["attempt"], [one["host"] for one in state["excluded"]]) == (1, ["node3"])
 

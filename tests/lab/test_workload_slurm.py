@@ -36,10 +36,10 @@ def test_slurm_gives_the_same_losses(training: Training, undisturbed: dict[int, 
 
 def test_quarantined_host_is_excluded(training: Training) -> None:
     """Also if only the host has the record, and Slurm does not."""
-    found, said = training.submit_beside("slurm", 2, "node3")
+    found, output = training.submit_beside("slurm", 2, "node3")
     state = training.finish(found["id"])
 
-    assert "node3 is quarantined by ada (a fan is broken); it is left out" in said
+    assert "node3 is quarantined by ada (a fan is broken); it is left out" in output
     assert "node3" not in {host["name"] for host in state["hosts"]}
     assert [one["host"] for one in state["excluded"]] == ["node3"]
 
@@ -108,10 +108,10 @@ def test_full_disk_for_checkpoints(training: Training) -> None:
 
 def test_spare_replaces_a_quarantined_host(training: Training) -> None:
     """With one of three hosts in quarantine, the job runs on the others and the spare."""
-    found, said = training.submit_beside("slurm", 3, "node3")
+    found, output = training.submit_beside("slurm", 3, "node3")
     state = training.finish(found["id"])
 
-    assert f"spare {SPARE} takes its place" in said
+    assert f"spare {SPARE} takes its place" in output
     assert {host["name"] for host in state["hosts"]} == {"node2", "node4", SPARE}
 
 

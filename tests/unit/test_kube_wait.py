@@ -60,4 +60,4 @@ def test_rollout_waits_only_for_ready_nodes(cluster: Made, missing: list[str]) -
     """It does not wait for a dead node; it waits for a pod on a ready node, and if the nodes are unknown."""
     found = wait_for(cluster, WANTED, 0)
 
-    assert [text in said for text, said in zip(missing, found, strict=True)] == [True] * len(missing)
+    assert [text in output for text, output in zip(missing, found, strict=True)] == [True] * len(missing)

@@ -147,7 +147,7 @@ def test_bundle_needs_no_download(tmp_path: Path, calls: list[list[str]], monkey
 
 
 @pytest.mark.parametrize(
-    ("without", "said"),
+    ("without", "output"),
     [
         ("files", "does not contain https://example.com/archive/release.tar.gz"),
         ("wheels", "lists no wheels"),
@@ -155,9 +155,9 @@ def test_bundle_needs_no_download(tmp_path: Path, calls: list[list[str]], monkey
         ("wheels/ansible.whl", "lacks wheels/ansible.whl"),
     ],
 )
-def test_incomplete_bundle_is_refused(tmp_path: Path, calls: list[list[str]], without: str, said: str) -> None:
+def test_incomplete_bundle_is_refused(tmp_path: Path, calls: list[list[str]], without: str, output: str) -> None:
     """The error names the missing file, and the fix gives the command."""
-    with pytest.raises(PlanError, match=said) as caught:
+    with pytest.raises(PlanError, match=output) as caught:
         prepare_release(_bundle(tmp_path / "bundle", without=without), cache=tmp_path / "cache")
 
     assert "bundle lock" in caught.value.fix

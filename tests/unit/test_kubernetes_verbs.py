@@ -68,15 +68,15 @@ def test_unsupported_upgrade_step_is_refused(tmp_path: Path, last: str, stated: 
         folder = cluster.state_dir / "kubespray"
         folder.mkdir(parents=True)
         (folder / "done.json").write_text(json.dumps({"version": last}), encoding="utf-8")
-    said = ""
+    output = ""
     try:
         check_upgrade_step(cluster, wanted)
     except PlanError as error:
-        said = f"{error.what} / {error.fix}"
+        output = f"{error.what} / {error.fix}"
 
     assert last_versions(cluster) == ((last,) if last else ())
-    assert bool(said) == bool(says)
-    assert says in said
+    assert bool(output) == bool(says)
+    assert says in output
 
 
 def test_node_leaves_kubernetes_before_it_is_stopped() -> None:
