@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -14,11 +15,12 @@ from primus_bootstrap.launch.checks.expected import Expected
 from primus_bootstrap.launch.detect import gpus, sysfs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
 
     from primus_bootstrap.launch.detect.gpus import Gpu, GpuFindings
 
 PREFIX = "preflight_"
+Verdicts = Iterable[Verdict]
 _CONTAINERS = {
     "run/.containerenv": "podman",
     ".dockerenv": "docker",
@@ -80,7 +82,7 @@ class Check:
     name: str
     meaning: str
     reads: str
-    run: Callable[[Node], Iterable[Verdict]]
+    run: Callable[[Node], Verdicts]
     needs: tuple[str, ...] = ()
     records: tuple[str, ...] = ()
     timeout_s: float = 10.0

@@ -6,20 +6,17 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.launch.checks.model import GPU, Check, container_engine, list_names, pass_or_fail
+from primus_bootstrap.launch.checks.model import GPU, Check, Node, Verdicts, container_engine, list_names, pass_or_fail
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from primus_bootstrap.core.verdicts import Verdict
-    from primus_bootstrap.launch.checks.model import Node
 
 _AMD = "https://rocm.docs.amd.com/projects/install-on-linux/en/latest/install/prerequisites.html (groups render and video)"
 _NVIDIA = "https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/ (device files)"
 _FIX = "apply the phase gpu; for a container, pass the devices (--device)"
 
 
-def _check(node: Node) -> Iterator[Verdict]:
+def _check(node: Node) -> Verdicts:
     devices = node.host.path("dev")
     amd, nvidia = (len(node.gpus_of(vendor)) for vendor in ("amd", "nvidia"))
     expected = 1 if container_engine(node) else None  # a container may have some of the host's GPUs; how many is not known

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.launch.checks import nvidia
-from primus_bootstrap.launch.checks.model import GPU, Check, UnavailableError, pass_or_fail, require_text, skipped, unknown
+from primus_bootstrap.launch.checks.model import GPU, Check, Node, UnavailableError, pass_or_fail, require_text, skipped, unknown
 from primus_bootstrap.launch.checks.vendors import check_each_gpu
 
 if TYPE_CHECKING:
     from primus_bootstrap.core.verdicts import Verdict
-    from primus_bootstrap.launch.checks.model import Node
     from primus_bootstrap.launch.detect.gpus import Gpu
 
 _AMD = "https://docs.kernel.org/gpu/amdgpu/ras.html (gpu_vram_bad_pages: R reserved, P pending, F could not be reserved)"

@@ -7,14 +7,11 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.launch.checks import nvidia
-from primus_bootstrap.launch.checks.model import GPU, Check, UnavailableError, pass_or_fail, require_text, skipped, unknown
+from primus_bootstrap.launch.checks.model import GPU, Check, Node, UnavailableError, Verdicts, pass_or_fail, require_text, skipped, unknown
 from primus_bootstrap.launch.detect import sysfs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from primus_bootstrap.core.verdicts import Verdict
-    from primus_bootstrap.launch.checks.model import Node
     from primus_bootstrap.launch.detect.gpus import Gpu
 
 _AMD = "pp_dpm_sclk and power_dpm_force_performance_level, https://docs.kernel.org/gpu/amdgpu/thermal.html"
@@ -24,7 +21,7 @@ _LEVELS = ("auto", "high", "perf_determinism")
 _FIX = "run amd-smi reset --clocks (NVIDIA: nvidia-smi -rgc), and find the service that sets the clocks at boot"
 
 
-def _check(node: Node) -> Iterator[Verdict]:
+def _check(node: Node) -> Verdicts:
     clocks: dict[str, tuple[float, str, str]] = {}
     for gpu in node.gpus_of("amd"):
         try:
@@ -67,7 +64,7 @@ def _amd_clock(node: Node, gpu: Gpu) -> float:
     return max(float(clock) for clock in found)
 
 
-def _compared(clocks: dict[str, tuple[float, str, str]]) -> Iterator[Verdict]:
+def _compared(clocks: dict[str, tuple[float, str, str]]) -> Verdicts:
     """Compare each GPU with the most frequent maximum clock of the node."""
     if not clocks:
         return

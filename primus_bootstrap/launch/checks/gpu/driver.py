@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.launch.checks.model import GPU, Check, pass_or_fail, passed, unknown
+from primus_bootstrap.launch.checks.model import GPU, Check, Node, Verdicts, pass_or_fail, passed, unknown
 from primus_bootstrap.launch.detect import sysfs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from primus_bootstrap.core.verdicts import Verdict
-    from primus_bootstrap.launch.checks.model import Node
 
 _DRIVERS = {"amd": "amdgpu", "nvidia": "nvidia"}
 _FIX = "see `journalctl -k` for messages of the driver, then apply the phase gpu"
 
 
-def _check(node: Node) -> Iterator[Verdict]:
+def _check(node: Node) -> Verdicts:
     for gpu in node.gpu_findings.gpus:
         expected = _DRIVERS[gpu.vendor]
         bound = sysfs.link_name(node.pci(gpu.address) / "driver")

@@ -6,12 +6,21 @@ import re
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.launch.checks import nvidia
-from primus_bootstrap.launch.checks.model import GPU, Check, UnavailableError, list_names, pass_or_fail, require_text, skipped, unknown
+from primus_bootstrap.launch.checks.model import (
+    GPU,
+    Check,
+    Node,
+    UnavailableError,
+    list_names,
+    pass_or_fail,
+    require_text,
+    skipped,
+    unknown,
+)
 from primus_bootstrap.launch.checks.vendors import check_each_gpu
 
 if TYPE_CHECKING:
     from primus_bootstrap.core.verdicts import Verdict
-    from primus_bootstrap.launch.checks.model import Node
     from primus_bootstrap.launch.detect.gpus import Gpu
 
 _AMD = "https://docs.kernel.org/gpu/amdgpu/ras.html (ras/*_err_count: ue uncorrectable, de deferred, ce corrected)"

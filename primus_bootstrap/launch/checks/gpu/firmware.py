@@ -6,20 +6,16 @@ import re
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.launch.checks.model import GPU, Check, pass_or_fail, unknown
+from primus_bootstrap.launch.checks.model import GPU, Check, Node, Verdicts, pass_or_fail, unknown
 from primus_bootstrap.launch.detect import sysfs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from primus_bootstrap.core.verdicts import Verdict
-    from primus_bootstrap.launch.checks.model import Node
     from primus_bootstrap.launch.detect.gpus import Gpu
 
 _FIX = "update all GPUs to the same version with the vendor's firmware tool"
 
 
-def _check(node: Node) -> Iterator[Verdict]:
+def _check(node: Node) -> Verdicts:
     by_device_id: dict[str, dict[str, str]] = defaultdict(dict)
     for gpu in node.gpu_findings.gpus:
         version = _amd(node, gpu) if gpu.vendor == "amd" else _nvidia(node, gpu)

@@ -6,21 +6,18 @@ from typing import TYPE_CHECKING
 
 from primus_bootstrap.launch.checks import nvidia
 from primus_bootstrap.launch.checks.limits import limit
-from primus_bootstrap.launch.checks.model import GPU, Check, UnavailableError, pass_or_fail, unknown
+from primus_bootstrap.launch.checks.model import GPU, Check, Node, UnavailableError, Verdicts, pass_or_fail, unknown
 from primus_bootstrap.launch.detect import sysfs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from primus_bootstrap.core.verdicts import Verdict
-    from primus_bootstrap.launch.checks.model import Node
 
 _GIB = 2**30
 _MIB = 2**20
 _FIX = "list the processes (amd-smi process, nvidia-smi, fuser /dev/kfd /dev/nvidia*) and end those that are left over"
 
 
-def _check(node: Node) -> Iterator[Verdict]:
+def _check(node: Node) -> Verdicts:
     for gpu in node.gpus_of("amd"):
         used = sysfs.read_int(node.pci(gpu.address) / "mem_info_vram_used")
         yield _verdict(gpu.address, "", None if used is None else used / _GIB)

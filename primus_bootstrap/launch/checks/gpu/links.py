@@ -10,15 +10,24 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.launch.checks import nvidia
-from primus_bootstrap.launch.checks.model import GPU, Check, UnavailableError, list_names, pass_or_fail, require_text, skipped, unknown
+from primus_bootstrap.launch.checks.model import (
+    GPU,
+    Check,
+    Node,
+    UnavailableError,
+    Verdicts,
+    list_names,
+    pass_or_fail,
+    require_text,
+    skipped,
+    unknown,
+)
 from primus_bootstrap.launch.checks.tools import run_tool
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
-    from primus_bootstrap.core.verdicts import Verdict
-    from primus_bootstrap.launch.checks.model import Node
 
 _AMD = "KFD topology, io_links of type 11: Linux drivers/gpu/drm/amd/amdkfd/kfd_crat.h (CRAT_IOLINK_TYPE_XGMI)"
 _NVIDIA = "https://docs.nvidia.com/deploy/nvidia-smi/ (nvlink --status)"
@@ -27,14 +36,14 @@ _SEE_STATUS = "run `nvidia-smi nvlink --status` and read its output"
 _FIX = "drain the node and reboot it; if the link stays down, replace the GPU or the baseboard"
 
 
-def _check(node: Node) -> Iterator[Verdict]:
+def _check(node: Node) -> Verdicts:
     if node.gpus_of("amd"):
         yield from _amd(node)
     if node.gpus_of("nvidia"):
         yield from _nvidia(node)
 
 
-def _amd(node: Node) -> Iterator[Verdict]:
+def _amd(node: Node) -> Verdicts:
     """Check that each GPU has a link to every other GPU."""
     folder = node.host.path("sys", "class", "kfd", "kfd", "topology", "nodes")
     nodes = {name: _properties(folder / name / "properties") for name in list_names(folder)}
@@ -71,7 +80,7 @@ def _card_of(address: str) -> str:
     return address.partition(".")[0]
 
 
-def _nvidia(node: Node) -> Iterator[Verdict]:
+def _nvidia(node: Node) -> Verdicts:
     """Check that no link is inactive, and that each GPU has as many links as most GPUs of the node."""
     gpus = nvidia.query(node)
     text = run_tool(node.environment, ["nvidia-smi", "nvlink", "--status"], install="the NVIDIA driver", allow_empty=True)

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from primus_bootstrap.launch.checks.model import GPU, Check, pass_or_fail, passed, unknown
+from primus_bootstrap.launch.checks.model import GPU, Check, Node, Verdicts, pass_or_fail, passed, unknown
 from primus_bootstrap.launch.detect import gpus
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from primus_bootstrap.core.verdicts import Verdict
-    from primus_bootstrap.launch.checks.model import Node
 
 _FIX = "compare with `lspci -nn`; correct gpu_env_model in hosts.yaml, or replace the card"
 
 
-def _check(node: Node) -> Iterator[Verdict]:
+def _check(node: Node) -> Verdicts:
     found, expected = node.gpu_findings, node.expected.get("gpu_model")
     source = node.expected.source("gpu_model") or "launch/data/gpus.yml"
     if found.verdict == gpus.UNKNOWN:

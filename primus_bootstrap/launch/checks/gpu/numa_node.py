@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
-from primus_bootstrap.launch.checks.model import GPU, Check, list_names, pass_or_fail, skipped
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from primus_bootstrap.core.verdicts import Verdict
-    from primus_bootstrap.launch.checks.model import Node
+from primus_bootstrap.launch.checks.model import GPU, Check, Node, Verdicts, list_names, pass_or_fail, skipped
 
 _FIX = "update the host's firmware, or enable NUMA per socket in its settings"
 
 
-def _check(node: Node) -> Iterator[Verdict]:
+def _check(node: Node) -> Verdicts:
     nodes = [name for name in list_names(node.host.path("sys", "devices", "system", "node")) if re.fullmatch(r"node\d+", name)]
     if len(nodes) < 2:
         yield skipped("the host has one NUMA node")

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
 
 from primus_bootstrap.launch.checks import nvidia
-from primus_bootstrap.launch.checks.model import GPU, Check, UnavailableError, pass_or_fail, skipped, unknown
+from primus_bootstrap.launch.checks.model import GPU, Check, Node, UnavailableError, Verdicts, pass_or_fail, skipped, unknown
 from primus_bootstrap.launch.detect import sysfs
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from primus_bootstrap.core.verdicts import Verdict
-    from primus_bootstrap.launch.checks.model import Node
 
 _FIX = "drain the node and set the mode: amd-smi set --compute-partition, or nvidia-smi -mig"
 
 
-def _check(node: Node) -> Iterator[Verdict]:
+def _check(node: Node) -> Verdicts:
     modes: dict[str, tuple[str, str]] = {}
     for gpu in node.gpus_of("amd"):
         path = node.pci(gpu.address)
@@ -32,7 +25,7 @@ def _check(node: Node) -> Iterator[Verdict]:
     yield from _compared(node, modes)
 
 
-def _compared(node: Node, modes: dict[str, tuple[str, str]]) -> Iterator[Verdict]:
+def _compared(node: Node, modes: dict[str, tuple[str, str]]) -> Verdicts:
     stated = node.expected.get("gpu_partition")
     usual = Counter(mode for mode, _ in modes.values() if mode).most_common(1)
     for address, (mode, serial) in modes.items():

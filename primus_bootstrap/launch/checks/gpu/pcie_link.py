@@ -7,20 +7,17 @@ from typing import TYPE_CHECKING
 
 from primus_bootstrap.launch.checks import nvidia, pcie
 from primus_bootstrap.launch.checks.limits import limit
-from primus_bootstrap.launch.checks.model import GPU, Check, UnavailableError, pass_or_fail, passed, skipped, unknown
+from primus_bootstrap.launch.checks.model import GPU, Check, Node, UnavailableError, Verdicts, pass_or_fail, passed, skipped, unknown
 from primus_bootstrap.launch.detect import sysfs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from primus_bootstrap.core.verdicts import Verdict
-    from primus_bootstrap.launch.checks.model import Node
     from primus_bootstrap.launch.detect.gpus import Gpu
 
 _WIDTH, _SPEED = "gpu_pcie_width", "gpu_pcie_speed"
 
 
-def _check(node: Node) -> Iterator[Verdict]:
+def _check(node: Node) -> Verdicts:
     for gpu in node.gpu_findings.gpus:
         if gpu.virtual:
             for name in (_WIDTH, _SPEED):

@@ -5,12 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.launch.checks import nvidia
-from primus_bootstrap.launch.checks.model import GPU, Check, UnavailableError, list_names, pass_or_fail, require_number, skipped, unknown
+from primus_bootstrap.launch.checks.model import (
+    GPU,
+    Check,
+    Node,
+    UnavailableError,
+    list_names,
+    pass_or_fail,
+    require_number,
+    skipped,
+    unknown,
+)
 from primus_bootstrap.launch.checks.vendors import check_each_gpu
 
 if TYPE_CHECKING:
     from primus_bootstrap.core.verdicts import Verdict
-    from primus_bootstrap.launch.checks.model import Node
     from primus_bootstrap.launch.detect.gpus import Gpu
 
 _AMD = "hwmon power1_cap_default, https://docs.kernel.org/gpu/amdgpu/thermal.html"

@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
 
 from primus_bootstrap.launch.checks import nvidia
-from primus_bootstrap.launch.checks.model import GPU, Check, pass_or_fail, unknown
+from primus_bootstrap.launch.checks.model import GPU, Check, Node, Verdicts, pass_or_fail, unknown
 from primus_bootstrap.launch.detect import sysfs
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from primus_bootstrap.core.verdicts import Verdict
-    from primus_bootstrap.launch.checks.model import Node
 
 _SOURCE = "AMD: serial_number, else unique_id (https://docs.kernel.org/gpu/amdgpu/driver-misc.html); NVIDIA: serial, else UUID"
 _FIX = "compare with `amd-smi static --asic` or `nvidia-smi -q`"
 
 
-def _check(node: Node) -> Iterator[Verdict]:
+def _check(node: Node) -> Verdicts:
     serials = {gpu.address: _amd(node, gpu.address) for gpu in node.gpus_of("amd")}
     if node.gpus_of("nvidia"):
         serials.update({one.address: one.serial for one in nvidia.query(node)})

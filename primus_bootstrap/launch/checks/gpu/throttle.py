@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap.launch.checks import nvidia
 from primus_bootstrap.launch.checks.limits import limit, table
-from primus_bootstrap.launch.checks.model import GPU, Check, UnavailableError, pass_or_fail, skipped, unknown
+from primus_bootstrap.launch.checks.model import GPU, Check, Node, UnavailableError, Verdicts, pass_or_fail, skipped, unknown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from primus_bootstrap.core.verdicts import Verdict
-    from primus_bootstrap.launch.checks.model import Node
     from primus_bootstrap.launch.detect.gpus import Gpu
 
 _NVIDIA = "https://docs.nvidia.com/deploy/nvidia-smi/ (clocks event reasons)"
@@ -22,7 +21,7 @@ _BAD = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_the
 _FIX = "check the cooling and the power supplies of the node"
 
 
-def _check(node: Node) -> Iterator[Verdict]:
+def _check(node: Node) -> Verdicts:
     first = {gpu.address: _metrics(node, gpu) for gpu in node.gpus_of("amd")}
     if first:
         time.sleep(limit("gpu_throttle_seconds").value)

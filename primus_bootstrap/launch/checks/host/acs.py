@@ -5,14 +5,11 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.launch.checks.model import GPU, MACHINE, Check, UnavailableError, pass_or_fail, skipped, unknown
+from primus_bootstrap.launch.checks.model import GPU, MACHINE, Check, Node, UnavailableError, Verdicts, pass_or_fail, skipped, unknown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
-    from primus_bootstrap.core.verdicts import Verdict
-    from primus_bootstrap.launch.checks.model import Node
 
 _SOURCE = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html (PCI Access Control Services)"
 # Linux include/uapi/linux/pci_regs.h: PCI_EXT_CAP_ID_ACS, PCI_ACS_CTRL, PCI_ACS_RR, PCI_ACS_CR, PCI_CFG_SPACE_SIZE, PCI_CFG_SPACE_EXP_SIZE.
@@ -21,7 +18,7 @@ _FIRST, _SIZE = 0x100, 4096
 _FIX = "disable ACS in the firmware or with setpci at boot; keep it enabled if virtual machines use the GPUs"
 
 
-def _check(node: Node) -> Iterator[Verdict]:
+def _check(node: Node) -> Verdicts:
     bridges = sorted({bridge for gpu in node.gpu_findings.gpus for bridge in gpu.path[1:-1]})
     if not bridges:
         yield skipped("no GPU is connected through a PCI Express bridge")

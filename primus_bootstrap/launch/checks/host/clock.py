@@ -6,19 +6,16 @@ import re
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.launch.checks.limits import limit
-from primus_bootstrap.launch.checks.model import MACHINE, Check, UnavailableError, pass_or_fail, passed, unknown
+from primus_bootstrap.launch.checks.model import MACHINE, Check, Node, UnavailableError, Verdicts, pass_or_fail, passed, unknown
 from primus_bootstrap.launch.checks.tools import run_tool
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from primus_bootstrap.core.verdicts import Verdict
-    from primus_bootstrap.launch.checks.model import Node
 
 _FIX = "see `chronyc sources` and `systemctl status chrony`; the phase baseline installs the time service"
 
 
-def _check(node: Node) -> Iterator[Verdict]:
+def _check(node: Node) -> Verdicts:
     try:
         tracking = run_tool(node.environment, ["chronyc", "-n", "tracking"], install="chrony")
     except UnavailableError as error:

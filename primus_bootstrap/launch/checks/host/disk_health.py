@@ -8,22 +8,29 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.launch.checks.limits import limit
-from primus_bootstrap.launch.checks.model import MACHINE, Check, UnavailableError, list_names, pass_or_fail, skipped, unknown
+from primus_bootstrap.launch.checks.model import (
+    MACHINE,
+    Check,
+    Node,
+    UnavailableError,
+    Verdicts,
+    list_names,
+    pass_or_fail,
+    skipped,
+    unknown,
+)
 from primus_bootstrap.launch.checks.tools import run_tool
 from primus_bootstrap.launch.detect import sysfs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from primus_bootstrap.core.verdicts import Verdict
-    from primus_bootstrap.launch.checks.model import Node
 
 _STATE, _SMART = "nvme_state", "nvme_smart"
 _SOURCE = "NVM Express Base Specification 2.0, SMART / Health Information (critical_warning, media_errors)"
 _FIX = "drain the node, back up the disk, and replace it"
 
 
-def _check(node: Node) -> Iterator[Verdict]:
+def _check(node: Node) -> Verdicts:
     folder, expected = node.host.path("sys", "class", "nvme"), node.expected.get("nvme_disks")
     disks = [name for name in list_names(folder) if re.fullmatch(r"nvme\d+", name)]
     if expected is not None:

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 from primus_bootstrap.launch.checks.limits import limit
-from primus_bootstrap.launch.checks.model import MACHINE, Check, pass_or_fail, skipped, unknown
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from primus_bootstrap.core.verdicts import Verdict
-    from primus_bootstrap.launch.checks.model import Node
+from primus_bootstrap.launch.checks.model import MACHINE, Check, Node, Verdicts, pass_or_fail, skipped, unknown
 
 _GIB = 2**30
 
 
-def _check(node: Node) -> Iterator[Verdict]:
+def _check(node: Node) -> Verdicts:
     space, inodes = limit("free_space_gib"), limit("free_inodes_percent")
     for path in limit("local_paths").value:
         try:

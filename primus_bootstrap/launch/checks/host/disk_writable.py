@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from primus_bootstrap.launch.checks.model import MACHINE, Check, UnavailableError, pass_or_fail, require_text
+from primus_bootstrap.launch.checks.model import MACHINE, Check, Node, UnavailableError, Verdicts, pass_or_fail, require_text
 from primus_bootstrap.launch.detect import sysfs
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from primus_bootstrap.core.verdicts import Verdict
-    from primus_bootstrap.launch.checks.model import Node
 
 _TYPES = ("ext4", "xfs", "btrfs", "f2fs")
 _FIX = "see `journalctl -k` for the disk error; check the file system, then reboot"
 
 
-def _check(node: Node) -> Iterator[Verdict]:
+def _check(node: Node) -> Verdicts:
     configured = _read_only_in_fstab(node)
     mounts: dict[str, str] = {}
     for line in require_text(node.host.path("proc", "1", "mountinfo")).splitlines():

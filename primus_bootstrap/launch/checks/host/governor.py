@@ -4,19 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from typing import TYPE_CHECKING
 
 from primus_bootstrap.launch.checks.kernel_settings import FIX, expected_value
-from primus_bootstrap.launch.checks.model import MACHINE, Check, list_names, pass_or_fail, require_text, skipped
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from primus_bootstrap.core.verdicts import Verdict
-    from primus_bootstrap.launch.checks.model import Node
+from primus_bootstrap.launch.checks.model import MACHINE, Check, Node, Verdicts, list_names, pass_or_fail, require_text, skipped
 
 
-def _check(node: Node) -> Iterator[Verdict]:
+def _check(node: Node) -> Verdicts:
     folder = node.host.path("sys", "devices", "system", "cpu")
     paths = [folder / name / "cpufreq" / "scaling_governor" for name in list_names(folder) if re.fullmatch(r"cpu\d+", name)]
     counts = Counter(require_text(path) for path in paths if path.exists())

@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 from primus_bootstrap.launch.checks.limits import limit
-from primus_bootstrap.launch.checks.model import Check, UnavailableError, pass_or_fail, require_text
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from primus_bootstrap.core.verdicts import Verdict
-    from primus_bootstrap.launch.checks.model import Node
+from primus_bootstrap.launch.checks.model import Check, Node, UnavailableError, Verdicts, pass_or_fail, require_text
 
 
-def _check(node: Node) -> Iterator[Verdict]:
+def _check(node: Node) -> Verdicts:
     text = require_text(node.host.path("proc", "meminfo"))
     sizes = {
         match[1]: int(match[2]) for match in re.finditer(r"^(MemTotal|Hugetlb|HugePages_Total|Hugepagesize):\s*(\d+)", text, re.MULTILINE)

@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 from primus_bootstrap.launch.checks.kernel_settings import compare_setting
-from primus_bootstrap.launch.checks.model import MACHINE, Check, UnavailableError, require_text, skipped
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from primus_bootstrap.core.verdicts import Verdict
-    from primus_bootstrap.launch.checks.model import Node
+from primus_bootstrap.launch.checks.model import MACHINE, Check, Node, UnavailableError, Verdicts, require_text, skipped
 
 
-def _check(node: Node) -> Iterator[Verdict]:
+def _check(node: Node) -> Verdicts:
     path = node.host.path("sys", "kernel", "mm", "transparent_hugepage", "enabled")
     if not path.exists():
         yield skipped("this kernel has no transparent huge pages")

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from primus_bootstrap.launch.checks.model import GPU, MACHINE, Check, UnavailableError, pass_or_fail, passed, require_text, unknown
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from primus_bootstrap.core.verdicts import Verdict
-    from primus_bootstrap.launch.checks.model import Node
+from primus_bootstrap.launch.checks.model import (
+    GPU,
+    MACHINE,
+    Check,
+    Node,
+    UnavailableError,
+    Verdicts,
+    pass_or_fail,
+    passed,
+    require_text,
+    unknown,
+)
 
 _SOURCE = (
     "https://instinct.docs.amd.com/projects/amdgpu-docs/en/latest/system-optimization/mi300x.html (iommu=pt); "
@@ -18,7 +21,7 @@ _SOURCE = (
 )
 
 
-def _check(node: Node) -> Iterator[Verdict]:
+def _check(node: Node) -> Verdicts:
     for gpu in node.gpu_findings.gpus:
         fields = {"device": gpu.address, "expected": "identity or none", "source": _SOURCE}
         group = node.pci(gpu.address) / "iommu_group"

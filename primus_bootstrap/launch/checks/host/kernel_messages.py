@@ -8,22 +8,21 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap.launch.checks.limits import table
-from primus_bootstrap.launch.checks.model import MACHINE, Check, UnavailableError, pass_or_fail
+from primus_bootstrap.launch.checks.model import MACHINE, Check, Node, UnavailableError, Verdicts, pass_or_fail
 from primus_bootstrap.launch.detect import sysfs
 from primus_bootstrap.launch.diagnose import kernel_log
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from primus_bootstrap.core.verdicts import Verdict
-    from primus_bootstrap.launch.checks.model import Node
 
 _HOUR_S = 3600
 _QUOTED = 160  # characters of a line that a reason quotes
 _FIX = "run `journalctl -k -b` and `dmesg` as root and read their errors"
 
 
-def _check(node: Node) -> Iterator[Verdict]:
+def _check(node: Node) -> Verdicts:
     hours = node.expected.get("kernel_log_hours") or 0
     since = time.time() - hours * _HOUR_S if hours else 0.0
     lines = kernel_log.read(since)

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from primus_bootstrap.launch.checks.limits import limit
-from primus_bootstrap.launch.checks.model import Check, UnavailableError, list_names, pass_or_fail, require_number, skipped, unknown
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from primus_bootstrap.core.verdicts import Verdict
-    from primus_bootstrap.launch.checks.model import Node
+from primus_bootstrap.launch.checks.model import (
+    Check,
+    Node,
+    UnavailableError,
+    Verdicts,
+    list_names,
+    pass_or_fail,
+    require_number,
+    skipped,
+    unknown,
+)
 
 _SOURCE = "https://docs.kernel.org/admin-guide/RAS/main.html (EDAC)"
 _DAY_S = 86400
 _FIX = "find the DIMM with `edac-util -v` or the BMC's event log, drain the node, and replace it"
 
 
-def _check(node: Node) -> Iterator[Verdict]:
+def _check(node: Node) -> Verdicts:
     folder = node.host.path("sys", "devices", "system", "edac", "mc")
     controllers = [name for name in list_names(folder) if name.startswith("mc")]
     if not controllers:

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 from primus_bootstrap.launch.checks.limits import limit
-from primus_bootstrap.launch.checks.model import Check, UnavailableError, list_names, pass_or_fail, require_text, skipped
+from primus_bootstrap.launch.checks.model import Check, Node, UnavailableError, Verdicts, list_names, pass_or_fail, require_text, skipped
 from primus_bootstrap.launch.detect import sysfs
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from primus_bootstrap.core.verdicts import Verdict
-    from primus_bootstrap.launch.checks.model import Node
 
 _KIB_IN_GIB = 1 << 20
 
 
-def _check(node: Node) -> Iterator[Verdict]:
+def _check(node: Node) -> Verdicts:
     folder = node.host.path("sys", "devices", "system", "node")
     names = [name for name in list_names(folder) if re.fullmatch(r"node\d+", name) and sysfs.read_text(folder / name / "cpulist")]
     sizes: dict[str, float] = {}

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 from primus_bootstrap.launch.checks.limits import limit
-from primus_bootstrap.launch.checks.model import Check, UnavailableError, pass_or_fail, require_text, skipped
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from primus_bootstrap.core.verdicts import Verdict
-    from primus_bootstrap.launch.checks.model import Node
+from primus_bootstrap.launch.checks.model import Check, Node, UnavailableError, Verdicts, pass_or_fail, require_text, skipped
 
 _KIB_IN_GIB = 1 << 20
 
 
-def _check(node: Node) -> Iterator[Verdict]:
+def _check(node: Node) -> Verdicts:
     match = re.search(r"^MemTotal:\s*(\d+) kB", require_text(node.host.path("proc", "meminfo")), re.MULTILINE)
     if match is None:
         raise UnavailableError("/proc/meminfo has no MemTotal")

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from primus_bootstrap.launch.checks.kernel_settings import compare_setting
-from primus_bootstrap.launch.checks.model import MACHINE, Check, require_number, skipped
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from primus_bootstrap.core.verdicts import Verdict
-    from primus_bootstrap.launch.checks.model import Node
+from primus_bootstrap.launch.checks.model import MACHINE, Check, Node, Verdicts, require_number, skipped
 
 
-def _check(node: Node) -> Iterator[Verdict]:
+def _check(node: Node) -> Verdicts:
     path = node.host.path("proc", "sys", "kernel", "numa_balancing")
     if not path.exists():
         yield skipped("this kernel has no NUMA balancing")

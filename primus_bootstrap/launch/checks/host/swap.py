@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from primus_bootstrap.launch.checks.kernel_settings import FIX, expected_value
-from primus_bootstrap.launch.checks.model import MACHINE, Check, pass_or_fail, require_text
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from primus_bootstrap.core.verdicts import Verdict
-    from primus_bootstrap.launch.checks.model import Node
+from primus_bootstrap.launch.checks.model import MACHINE, Check, Node, Verdicts, pass_or_fail, require_text
 
 
-def _check(node: Node) -> Iterator[Verdict]:
+def _check(node: Node) -> Verdicts:
     areas = [line.split()[0] for line in require_text(node.host.path("proc", "swaps")).splitlines()[1:] if line.strip()]
     allowed, source = expected_value(node, "swap")
     found, expected = ", ".join(areas) or "off", "on or off" if allowed else "off"

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from primus_bootstrap.launch.checks.model import Check, pass_or_fail, require_number
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from primus_bootstrap.core.verdicts import Verdict
-    from primus_bootstrap.launch.checks.model import Node
+from primus_bootstrap.launch.checks.model import Check, Node, Verdicts, pass_or_fail, require_number
 
 _SOURCE = "https://docs.kernel.org/admin-guide/tainted-kernels.html"
 # Only the flags for damage: proprietary, unsigned and out-of-tree drivers also taint the kernel, and most GPU hosts use them.
 _DAMAGE = {4: "machine check (M)", 5: "bad page (B)", 7: "oops (D)", 14: "soft lockup (L)"}
 
 
-def _check(node: Node) -> Iterator[Verdict]:
+def _check(node: Node) -> Verdicts:
     tainted = require_number(node.host.path("proc", "sys", "kernel", "tainted"))
     bad = [meaning for bit, meaning in _DAMAGE.items() if tainted >> bit & 1]
     fields = {"expected": "no damage", "found": f"{tainted} ({', '.join(bad) or 'no damage'})", "source": _SOURCE}

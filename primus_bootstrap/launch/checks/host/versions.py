@@ -5,18 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.launch.checks.model import Check, UnavailableError, pass_or_fail, require_text, skipped, unknown
+from primus_bootstrap.launch.checks.model import Check, Node, UnavailableError, Verdicts, pass_or_fail, require_text, skipped, unknown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from primus_bootstrap.core.verdicts import Verdict
-    from primus_bootstrap.launch.checks.model import Node
 
 _PATHS = {"kernel": "proc/sys/kernel/osrelease", "bios": "sys/class/dmi/id/bios_version"}
 
 
-def _check(node: Node) -> Iterator[Verdict]:
+def _check(node: Node) -> Verdicts:
     for name, path in _PATHS.items():
         yield replace(_compare(node, name, path), check=f"{name}_version")
 

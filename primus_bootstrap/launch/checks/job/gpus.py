@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from primus_bootstrap.launch.checks.model import Check, pass_or_fail, passed, skipped, unknown
+from primus_bootstrap.launch.checks.model import Check, Node, Verdicts, pass_or_fail, passed, skipped, unknown
 from primus_bootstrap.launch.detect import gpus
 
-if TYPE_CHECKING:
-    from primus_bootstrap.core.verdicts import Verdict
-    from primus_bootstrap.launch.checks.model import Node
 
-
-def _check(node: Node) -> list[Verdict]:
+def _check(node: Node) -> Verdicts:
     expected = node.expected.get("gpus")
     if node.expected.problem and expected is None:
         return [unknown(f"the expected number is not known: {node.expected.problem}", fix="apply the phase gpu, which writes the file")]

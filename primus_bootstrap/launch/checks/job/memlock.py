@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import resource
-from typing import TYPE_CHECKING
 
-from primus_bootstrap.launch.checks.model import Check, pass_or_fail, skipped
+from primus_bootstrap.launch.checks.model import Check, Node, Verdicts, pass_or_fail, skipped
 from primus_bootstrap.launch.detect import nics
-
-if TYPE_CHECKING:
-    from primus_bootstrap.core.verdicts import Verdict
-    from primus_bootstrap.launch.checks.model import Node
-
 
 _SOURCE = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html"
 
 
-def _check(node: Node) -> list[Verdict]:
+def _check(node: Node) -> Verdicts:
     if not any(port.state == "ACTIVE" for port in nics.read_ports(node.host)):
         return [skipped("no active RDMA port")]
     limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]

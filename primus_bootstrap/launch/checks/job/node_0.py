@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import socket
-from typing import TYPE_CHECKING
 
-from primus_bootstrap.launch.checks.model import Check, pass_or_fail, passed, skipped
-
-if TYPE_CHECKING:
-    from primus_bootstrap.core.verdicts import Verdict
-    from primus_bootstrap.launch.checks.model import Node
+from primus_bootstrap.launch.checks.model import Check, Node, Verdicts, pass_or_fail, passed, skipped
 
 
-def _check(node: Node) -> list[Verdict]:
+def _check(node: Node) -> Verdicts:
     address = node.environment.get("MASTER_ADDR", "")
     if not address:
         return [skipped("a run on one node")]

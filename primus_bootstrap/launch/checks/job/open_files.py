@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import resource
-from typing import TYPE_CHECKING
 
 from primus_bootstrap.launch.checks.limits import limit
-from primus_bootstrap.launch.checks.model import Check, pass_or_fail
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from primus_bootstrap.core.verdicts import Verdict
-    from primus_bootstrap.launch.checks.model import Node
+from primus_bootstrap.launch.checks.model import Check, Node, Verdicts, pass_or_fail
 
 
-def _check(_node: Node) -> Iterator[Verdict]:
+def _check(_node: Node) -> Verdicts:
     least = limit("open_files")
     found = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     good = found == resource.RLIM_INFINITY or found >= least.value

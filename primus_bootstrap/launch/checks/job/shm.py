@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import shutil
-from typing import TYPE_CHECKING
 
-from primus_bootstrap.launch.checks.model import Check, pass_or_fail, unknown
-
-if TYPE_CHECKING:
-    from primus_bootstrap.core.verdicts import Verdict
-    from primus_bootstrap.launch.checks.model import Node
-
+from primus_bootstrap.launch.checks.model import Check, Node, Verdicts, pass_or_fail, unknown
 
 _GIB = 2**30
 # For data loaders, and for the buffers that RCCL and NCCL share between processes of a node. The default of docker is 64 MiB.
 _MIN_GIB = 8
 
 
-def _check(node: Node) -> list[Verdict]:
+def _check(node: Node) -> Verdicts:
     fields = {"expected": f">= {_MIN_GIB}", "unit": "GiB"}
     try:
         size = shutil.disk_usage(node.host.root / "dev/shm").total / _GIB

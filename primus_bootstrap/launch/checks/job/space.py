@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from typing import TYPE_CHECKING
 
-from primus_bootstrap.launch.checks.model import Check, pass_or_fail, unknown
-
-if TYPE_CHECKING:
-    from primus_bootstrap.core.verdicts import Verdict
-    from primus_bootstrap.launch.checks.model import Node
-
+from primus_bootstrap.launch.checks.model import Check, Node, Verdicts, pass_or_fail, unknown
 
 _GIB = 2**30
 
 
-def _check(node: Node) -> list[Verdict]:
+def _check(node: Node) -> Verdicts:
     fields = {"expected": f">= {node.min_free_gib}", "unit": "GiB"}
     try:
         free = shutil.disk_usage(node.run_dir).free / _GIB

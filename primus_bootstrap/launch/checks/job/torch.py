@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import sys
 from importlib import metadata
-from typing import TYPE_CHECKING
 
-from primus_bootstrap.launch.checks.model import Check, pass_or_fail, passed
-
-if TYPE_CHECKING:
-    from primus_bootstrap.core.verdicts import Verdict
-    from primus_bootstrap.launch.checks.model import Node
+from primus_bootstrap.launch.checks.model import Check, Node, Verdicts, pass_or_fail, passed
 
 
-def _check(_node: Node) -> list[Verdict]:
+def _check(_node: Node) -> Verdicts:
     try:
         return [passed(found=metadata.version("torch"))]
     except metadata.PackageNotFoundError:

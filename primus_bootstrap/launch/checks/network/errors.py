@@ -6,21 +6,17 @@ import time
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.launch.checks.limits import limit, table
-from primus_bootstrap.launch.checks.model import RDMA, Check, pass_or_fail, unknown
+from primus_bootstrap.launch.checks.model import RDMA, Check, Node, Verdicts, pass_or_fail, unknown
 from primus_bootstrap.launch.checks.rdma import active_ports
 from primus_bootstrap.launch.detect import sysfs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from primus_bootstrap.core.verdicts import Verdict
-    from primus_bootstrap.launch.checks.model import Node
     from primus_bootstrap.launch.detect.nics import Port
 
 _FIX = "clean or replace the cable or transceiver; check the switch port's counters"
 
 
-def _check(node: Node) -> Iterator[Verdict]:
+def _check(node: Node) -> Verdicts:
     ports = active_ports(node)
     before = {port.name: _counters(node, port) for port in ports}
     time.sleep(limit("rdma_error_seconds").value)

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING
 
-from primus_bootstrap.launch.checks.model import RDMA, Check, list_names, pass_or_fail, unknown
+from primus_bootstrap.launch.checks.model import RDMA, Check, Node, Verdicts, list_names, pass_or_fail, unknown
 from primus_bootstrap.launch.detect import sysfs
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from primus_bootstrap.core.verdicts import Verdict
-    from primus_bootstrap.launch.checks.model import Node
 
 _FIX = "update all devices with this board id to the same firmware (mlxfwmanager, niccli, nicctl)"
 
 
-def _check(node: Node) -> Iterator[Verdict]:
+def _check(node: Node) -> Verdicts:
     folder = node.host.path("sys", "class", "infiniband")
     boards: dict[str, dict[str, str]] = defaultdict(dict)
     for device in list_names(folder):

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from primus_bootstrap.launch.checks.limits import limit
-from primus_bootstrap.launch.checks.model import MACHINE, Check, list_names, pass_or_fail, skipped
+from primus_bootstrap.launch.checks.model import MACHINE, Check, Node, Verdicts, list_names, pass_or_fail, skipped
 from primus_bootstrap.launch.detect import sysfs
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
-    from primus_bootstrap.core.verdicts import Verdict
-    from primus_bootstrap.launch.checks.model import Node
-
-
-def _check(node: Node) -> Iterator[Verdict]:
+def _check(node: Node) -> Verdicts:
     folder, most = node.host.path("sys", "class", "net"), limit("link_downs")
     counts = {
         name: sysfs.read_int(folder / name / "carrier_down_count") for name in list_names(folder) if (folder / name / "device").exists()

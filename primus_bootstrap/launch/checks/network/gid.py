@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from primus_bootstrap.launch.checks.model import RDMA, Check, pass_or_fail, skipped
+from primus_bootstrap.launch.checks.model import RDMA, Check, Node, Verdicts, pass_or_fail, skipped
 from primus_bootstrap.launch.checks.rdma import active_ports
 from primus_bootstrap.launch.detect import nics
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from primus_bootstrap.core.verdicts import Verdict
-    from primus_bootstrap.launch.checks.model import Node
 
 _SOURCE = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html (NCCL_IB_GID_INDEX); gids and gid_attrs in sysfs"
 
 
-def _check(node: Node) -> Iterator[Verdict]:
+def _check(node: Node) -> Verdicts:
     roce = [port for port in active_ports(node) if port.kind == nics.ROCE]
     if not roce:
         yield skipped("no RoCE port is ACTIVE")

@@ -6,22 +6,18 @@ import re
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.launch.checks.model import RDMA, Check, UnavailableError, pass_or_fail, unknown
+from primus_bootstrap.launch.checks.model import RDMA, Check, Node, UnavailableError, Verdicts, pass_or_fail, unknown
 from primus_bootstrap.launch.checks.rdma import active_ports, port_model
 from primus_bootstrap.launch.checks.tools import run_tool
 from primus_bootstrap.launch.detect import nics, sysfs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from primus_bootstrap.core.verdicts import Verdict
-    from primus_bootstrap.launch.checks.model import Node
     from primus_bootstrap.launch.detect.nics import Port
 
 _FIX = "set the MTU of the interface and of the switch port; on InfiniBand, of the partition"
 
 
-def _check(node: Node) -> Iterator[Verdict]:
+def _check(node: Node) -> Verdicts:
     found: dict[str, dict[str, int]] = defaultdict(dict)
     for port in active_ports(node):
         try:

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from primus_bootstrap.launch.checks import pcie
-from primus_bootstrap.launch.checks.model import RDMA, Check, UnavailableError, list_names, pass_or_fail, skipped, unknown
+from primus_bootstrap.launch.checks.model import RDMA, Check, Node, UnavailableError, Verdicts, list_names, pass_or_fail, skipped, unknown
 from primus_bootstrap.launch.detect import sysfs
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
-    from primus_bootstrap.core.verdicts import Verdict
-    from primus_bootstrap.launch.checks.model import Node
-
-
-def _check(node: Node) -> Iterator[Verdict]:
+def _check(node: Node) -> Verdicts:
     folder = node.host.path("sys", "class", "infiniband")
     for name in list_names(folder):
         device = folder / name / "device"

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.launch.checks.model import Check, list_names, pass_or_fail, passed, skipped, unknown
+from primus_bootstrap.launch.checks.model import Check, Node, Verdicts, list_names, pass_or_fail, passed, skipped, unknown
 from primus_bootstrap.launch.detect import nics
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from primus_bootstrap.core.verdicts import Verdict
-    from primus_bootstrap.launch.checks.model import Node
     from primus_bootstrap.launch.detect.nics import Port
 
 _SOURCE = "/sys/class/infiniband/*/ports/*/{state,phys_state}, https://docs.kernel.org/admin-guide/abi-stable.html"
 _FIX = "check cable, transceiver and switch port; on InfiniBand, also the subnet manager"
 
 
-def _check(node: Node) -> Iterator[Verdict]:
+def _check(node: Node) -> Verdicts:
     list_names(node.host.path("sys", "class", "infiniband"))
     ports = nics.read_ports(node.host)
     expected = node.expected.get("rdma_ports")

@@ -10,15 +10,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.launch.checks.model import RDMA, Check, pass_or_fail, skipped, unknown
+from primus_bootstrap.launch.checks.model import RDMA, Check, Node, Verdicts, pass_or_fail, skipped, unknown
 from primus_bootstrap.launch.checks.rdma import active_ports, port_model
 from primus_bootstrap.launch.detect.nics import near_ports
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from primus_bootstrap.core.verdicts import Verdict
-    from primus_bootstrap.launch.checks.model import Node
     from primus_bootstrap.launch.detect.nics import Port
 
 _RATE, _OTHER = "rdma_rate", "rdma_rate_beside"
@@ -28,7 +27,7 @@ _FIX_UNCLEAR = f"if training should use this port, {_FIX}; if not, add it to gpu
 _SLOWER = "not in the fastest group"
 
 
-def _check(node: Node) -> Iterator[Verdict]:
+def _check(node: Node) -> Verdicts:
     ports = active_ports(node)
     found = list(_by_record(node, ports) if node.expected.training_ports else _by_model(node, ports))
     yield from found
@@ -37,7 +36,7 @@ def _check(node: Node) -> Iterator[Verdict]:
     yield from _fast_enough(node, ports)
 
 
-def _by_record(node: Node, ports: Sequence[Port]) -> Iterator[Verdict]:
+def _by_record(node: Node, ports: Sequence[Port]) -> Verdicts:
     """Check the ports that training uses according to gpu.json; report why the other ports are not checked."""
     recorded, training = node.expected.ports, node.expected.training_ports
     used = [port for port in ports if port.name in training]
@@ -60,7 +59,7 @@ def _by_record(node: Node, ports: Sequence[Port]) -> Iterator[Verdict]:
     yield from _check_slower(node, slow, [port for port in used if _rate(port) >= least], ports, least)
 
 
-def _by_model(node: Node, ports: Sequence[Port]) -> Iterator[Verdict]:
+def _by_model(node: Node, ports: Sequence[Port]) -> Verdicts:
     """Compare ports without a record with the fastest port of the same device model."""
     expected = node.expected.get("rdma_rate_gbit_per_s")
     for model in dict.fromkeys(port_model(node, port) for port in ports):
@@ -81,7 +80,7 @@ def _compare(port: Port, least: float, source: str) -> Verdict:
     return pass_or_fail(good=port.rate_gbit_per_s >= least, reason=f"the port runs at {port.rate_gbit_per_s:g} Gbit/s", fix=_FIX, **fields)
 
 
-def _check_slower(node: Node, slow: Sequence[Port], fast: Sequence[Port], ports: Sequence[Port], least: float) -> Iterator[Verdict]:
+def _check_slower(node: Node, slow: Sequence[Port], fast: Sequence[Port], ports: Sequence[Port], least: float) -> Verdicts:
     """Check ports that are slower than training ports of the same model: by design, or degraded before gpu.json was written.
 
     Args:
@@ -115,7 +114,7 @@ def _is_only_port_of_a_gpu(node: Node, port: Port, fast: Sequence[Port]) -> bool
     return 2 * len(bare) < len(gpus) and any(near_ports(gpu, [port])[1] == "pcie" for gpu in bare)
 
 
-def _fast_enough(node: Node, ports: Sequence[Port]) -> Iterator[Verdict]:
+def _fast_enough(node: Node, ports: Sequence[Port]) -> Verdicts:
     """Check that the expected number of ports has the expected rate."""
     rate, count = node.expected.get("rdma_rate_gbit_per_s"), node.expected.get("rdma_ports")
     if rate is None:
