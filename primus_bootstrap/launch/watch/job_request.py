@@ -15,31 +15,14 @@ from primus_bootstrap.launch.watch.job_spec import DIRECT, KUBERNETES, SLURM, Jo
 PREFIX = "workload_"
 WATCHERS, DIRECT_HOSTS, SLURM_HOSTS, KUBE_HOSTS, SPARES = "primus_watch", "workload_node", "slurm_node", "kube_node", "spare"
 _POLICY = (
-    "max_restarts_without_progress",
-    "max_restarts",
-    "backoff_s",
-    "progress_timeout_s",
-    "first_step_timeout_s",
-    "lost_after_s",
-    "lease_s",
+    "max_restarts_without_progress", "max_restarts", "backoff_s", "progress_timeout_s", "first_step_timeout_s", "lost_after_s", "lease_s",
     "hosts_timeout_s",
-)
+)  # fmt: skip
 # Variables that job.json has under the same name in its block `kubernetes`.
 _PODS = (
-    "image",
-    "namespace",
-    "form",
-    "storage",
-    "claim",
-    "host_network",
-    "queue",
-    "priority",
-    "topology",
-    "pull_secrets",
-    "shm",
-    "groups",
+    "image", "namespace", "form", "storage", "claim", "host_network", "queue", "priority", "topology", "pull_secrets", "shm", "groups",
     "tolerations",
-)
+)  # fmt: skip
 # Variables by the path in job.json, where the names differ. The longest matching path counts.
 _VARIABLES = {
     "words": "task",

@@ -119,25 +119,13 @@ def begin_attempt(job: Job, state: State, candidates: Candidates, clock: Clock, 
     begun = replace(
         state,
         attempt=number,
-        revoked=False,
-        revoked_at=0.0,
         hosts=choice.hosts,
-        target_id="",
         spares=choice.spares,
-        stopping="",
-        deadline=0.0,
-        verdict="",
-        failing_since=0.0,
-        unknown=(),
-        lost=(),
-        unclear=(),
-        absent=(),
-        placed=(),
-        step=None,
-        step_at=None,
         excluded=choice.excluded,
         attempts=(*state.attempts, Attempt(number, names, started=now, steps_offset=steps_offset)),
-    )
+        revoked=False, revoked_at=0.0, target_id="", stopping="", deadline=0.0, verdict="", failing_since=0.0,
+        unknown=(), lost=(), unclear=(), absent=(), placed=(), step=None, step_at=None,
+    )  # fmt: skip
     events = [Event("node_returned", "there are not enough other hosts, and no check excludes it", host) for host in choice.returned]
     return Decision(
         _enter(begun, states.STARTING, f"attempt {number}{where}", now), (*events, Event("attempt_starting", f"attempt {number}{where}"))
