@@ -1,1 +1,1 @@
-"""`primus-watch`: keeps a job's restart policy. Its state lies on shared storage; killing it loses nothing."""
+"""The watcher `primus-watch`: starts and restarts a training job. Its state is on shared storage, so it may be killed at any time."""
