@@ -1,4 +1,4 @@
-"""The documentation matches the program: the example validates, the pictures are current, links and site are complete."""
+"""The documentation matches the program: examples, pictures, links, paths, commands and the built site."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from primus_bootstrap.inventory.load import find_problems
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")]
-# Written by the program or by the reader, or part of another project's release.
-ELSEWHERE = {
+# Files that the program or the reader creates, or that another project contains.
+NOT_IN_REPOSITORY = {
     "inventory/NAME/hosts.yaml",
     "inventory/train",
     "inventory/sample/group_vars/all/offline.yml",
@@ -48,7 +48,7 @@ def test_readme_example_validates(tmp_path: Path) -> None:
 
 
 def test_pictures_are_current(tmp_path: Path) -> None:
-    """The pictures are what tools/screenshots.py draws; after a change of the view, run it."""
+    """The pictures equal the output of tools/screenshots.py."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, str(ROOT / "tools" / "screenshots.py"), "--out", str(tmp_path)]
     subprocess.run(command, env=environment, check=True, capture_output=True, timeout=120)
@@ -59,7 +59,7 @@ def test_pictures_are_current(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_of_the_root_pages_exist(page: Path) -> None:
-    """Relative links outside docs/ name a file; mkdocs checks those inside."""
+    """Relative links outside docs/ name a file. mkdocs checks those inside."""
     targets = [target for target in _LINK.findall(page.read_text(encoding="utf-8")) if "://" not in target]
 
     assert [target for target in targets if not (ROOT / target).exists()] == []
@@ -67,11 +67,11 @@ def test_links_of_the_root_pages_exist(page: Path) -> None:
 
 @pytest.mark.parametrize("page", [*PAGES, *DOCS], ids=lambda page: page.name)
 def test_paths_in_pages_exist(page: Path) -> None:
-    """A path names a file or folder of the repository, or of the package."""
+    """Each path exists in the repository or the package."""
     named = [
         path
         for path in _PATH.findall(page.read_text(encoding="utf-8"))
-        if path not in ELSEWHERE and "/.primus" not in path and not path.startswith("roles/x/")
+        if path not in NOT_IN_REPOSITORY and "/.primus" not in path and not path.startswith("roles/x/")
     ]
 
     assert [path for path in named if not (ROOT / path).exists() and not (ROOT / "primus_bootstrap" / path).exists()] == []
@@ -79,7 +79,7 @@ def test_paths_in_pages_exist(page: Path) -> None:
 
 @pytest.mark.parametrize("page", [*PAGES, *DOCS], ids=lambda page: page.name)
 def test_commands_in_pages_exist(page: Path) -> None:
-    """Every `primus-bootstrap` command in code names a verb and options that the program has."""
+    """Every `primus-bootstrap` command in code has known verbs and options."""
     text = page.read_text(encoding="utf-8")
     code = [*re.findall(r"(?ms)^```[a-z]*\n(.*?)^```", text), *re.findall(r"(?<!`)`([^`\n]+)`(?!`)", text)]
     commands = [line for block in code for line in re.findall(r"(?m)^(?:\$ )?(?:\.venv/bin/)?primus-bootstrap ([^#\n|]*)", block)]
@@ -88,7 +88,7 @@ def test_commands_in_pages_exist(page: Path) -> None:
 
 
 def _command_problem(words: list[str]) -> str:
-    """Return the first word of a command line that the program does not know; empty if it knows all."""
+    """Return the first unknown word of a command line, or an empty string."""
     command = typer.main.get_command(app)
     depth = 0
     while isinstance(command, TyperGroup) and depth < len(words) and not words[depth].startswith("-"):
@@ -97,25 +97,25 @@ def _command_problem(words: list[str]) -> str:
             return words[depth]
         command, depth = found, depth + 1
     options = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)} | {"--help"}
-    own = itertools.takewhile(lambda word: word != "--", words[depth:])
-    named = [word.strip("[]").split("=")[0] for word in own if word.startswith(("-", "[-"))]
+    before_separator = itertools.takewhile(lambda word: word != "--", words[depth:])
+    named = [word.strip("[]").split("=")[0] for word in before_separator if word.startswith(("-", "[-"))]
     return next((word for word in named if word not in options), "")
 
 
 def test_site_builds_strictly(tmp_path: Path) -> None:
-    """Every page is in the navigation, every link and anchor exists, and no page loads anything from another server."""
+    """Every page is in the navigation, every link and anchor exists, and no page loads files from another server."""
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
-    built = subprocess.run(command, cwd=ROOT, env=environment, check=False, capture_output=True, text=True, timeout=300)
+    build = subprocess.run(command, cwd=ROOT, env=environment, check=False, capture_output=True, text=True, timeout=300)
 
-    assert built.returncode == 0, built.stderr
-    loads = re.compile(r"<(?:script|img|link(?! rel=\"canonical\"))[^>]*(?:src|href)=\"?https?://[^\s>\"]+")
+    assert build.returncode == 0, build.stderr
+    external = re.compile(r"<(?:script|img|link(?! rel=\"canonical\"))[^>]*(?:src|href)=\"?https?://[^\s>\"]+")
     pages = sorted((tmp_path / "site").rglob("*.html"))
-    assert [(page.name, found) for page in pages for found in loads.findall(page.read_text(encoding="utf-8"))] == []
+    assert [(page.name, found) for page in pages for found in external.findall(page.read_text(encoding="utf-8"))] == []
 
 
 def test_changelog_fragments_compile() -> None:
-    """Towncrier reads every file of changelog.d."""
+    """Towncrier compiles every file of changelog.d."""
     command = [sys.executable, "-m", "towncrier", "build", "--draft", "--version", "0"]
     draft = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True, timeout=120)
     fragments = [path for path in (ROOT / "changelog.d").iterdir() if path.name != "README.md"]

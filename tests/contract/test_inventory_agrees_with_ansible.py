@@ -1,4 +1,4 @@
-"""`load_cluster` and Ansible agree on hosts, groups, variables, and the effective definition of each variable."""
+"""`load_cluster` and Ansible agree on hosts, groups, variables and the effective definition of each variable."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 TOPOLOGIES = sorted(path.parent for path in inventory_files())
 
-# Every way to set a variable in Ansible, each with precedence over the one before.
+# Every way to set a variable in Ansible; later ones take precedence.
 PRECEDENCE = {
     "hosts.yaml": """
 all:

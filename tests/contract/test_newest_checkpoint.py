@@ -1,4 +1,4 @@
-"""The trainer's rule for the checkpoint that it goes on from, and what programs outside of it say: held against the same folders."""
+"""The trainer and `primus_bootstrap.launch.checkpoints` find the same newest checkpoint."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ HALF = ("step-00000040.partial", "step-00000050.corrupt", "step-00000060", "step
         None,
     ],
 )
-def test_both_name_the_same_checkpoint(tmp_path: Path, complete: tuple[str, ...], latest: bytes | None) -> None:
-    """Whether `latest` names one, one that was set aside, one that never ended, or none."""
+def test_both_find_the_same_checkpoint(tmp_path: Path, complete: tuple[str, ...], latest: bytes | None) -> None:
+    """`latest` may name a complete, corrupt, incomplete or missing checkpoint, or be unreadable."""
     for name in (*complete, *HALF):
         (tmp_path / name).mkdir()
     for name in (*complete, *(name for name in HALF if name != "step-00000060")):
@@ -47,13 +47,13 @@ def test_both_name_the_same_checkpoint(tmp_path: Path, complete: tuple[str, ...]
     assert checkpoints.step_of(expected) == (int(expected.removeprefix("step-")) if expected else None)
 
 
-def test_without_a_folder_there_is_none(tmp_path: Path) -> None:
-    """A run that has not written one begins at its start."""
+def test_a_missing_folder_has_no_checkpoint(tmp_path: Path) -> None:
+    """Both functions return an empty result."""
     assert checkpoint_folder.complete_checkpoints(tmp_path / "none") == []
     assert checkpoints.newest_complete(tmp_path / "none") == ""
     assert checkpoints.step_of("") is None
 
 
-def test_a_step_becomes_the_name_that_the_trainer_gives(tmp_path: Path) -> None:
-    """And back."""
+def test_step_of_reads_the_folder_names_of_the_trainer(tmp_path: Path) -> None:
+    """step_of is the inverse of step_folder."""
     assert [checkpoints.step_of(checkpoint_folder.step_folder(tmp_path, step).name) for step in (0, 7, 10**9)] == [0, 7, 10**9]

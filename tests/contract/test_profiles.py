@@ -26,7 +26,7 @@ MODELS = {
     "A100", "H100", "H200", "B200", "GB200", "L40S",
 }  # fmt: skip
 
-# Variables that other launchers set for every job and this project does not; docs/profiles.md has the reasons.
+# Variables that other launchers set for every job and this project does not; see docs/profiles.md.
 LEFT_OUT = {
     "NCCL_CHECKS_DISABLE", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "TORCH_NCCL_ASYNC_ERROR_HANDLING", "CUDA_DEVICE_MAX_CONNECTIONS",
     "TORCH_NCCL_AVOID_RECORD_STREAMS", "NCCL_PXN_DISABLE", "NCCL_CROSS_NIC", "RCCL_MSCCL_ENABLE", "RCCL_MSCCLPP_ENABLE", "NCCL_NVLS_ENABLE",
@@ -35,7 +35,7 @@ LEFT_OUT = {
 
 @pytest.mark.parametrize(("file", "section"), SECTIONS)
 def test_every_entry_has_a_value_a_reason_and_a_source(file: str, section: str) -> None:
-    """And no unknown keys."""
+    """An entry has no unknown keys."""
     for entry in profiles.profile_data(file)[section]:
         assert set(entry) <= {"variable", "value", "value_from", "reason", "source", "when"}, entry
         assert re.fullmatch(r"[A-Z][A-Z0-9_]*", entry["variable"])
@@ -48,7 +48,7 @@ def test_every_entry_has_a_value_a_reason_and_a_source(file: str, section: str) 
 
 
 def test_no_layer_sets_a_variable_twice() -> None:
-    """Layers: base with one vendor, `all` with one kind of network, and each model."""
+    """Layers are: base with one vendor, `all` with one kind of network, and each model."""
     base, networks = profiles.profile_data("base")["base"], profiles.profile_data("networks")
     together: list[list[Any]] = [[*base, *entries] for entries in profiles.profile_data("vendors").values()]
     together += [[*networks["all"], *entries] for name, entries in networks.items() if name != "all"]

@@ -1,4 +1,4 @@
-"""The records of a bench: the real output of each producer is read by the real consumer."""
+"""The evaluation reads the real output of benchmarks, node checks and the module of the role `bench`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ NOW = datetime(2026, 11, 22, 12, tzinfo=UTC).timestamp()
 
 
 def steps(host: str, *names: str) -> list[dict[str, Any]]:
-    """Return the output of the module for these programs as steps of a bench."""
+    """Return these benchmarks as steps for the module."""
     argv = {name: [sys.executable, str(BENCHES / f"{name}.py"), *SMALL[name], *SHORT] for name in names}
     environment = {"RUN_DIR": ".", "OMP_NUM_THREADS": "1", "PRIMUS_NODE": host}
     return [{"name": name, "argv": argv[name], "timeout_s": 200, "alone": True, "environment": environment} for name in names]
@@ -70,8 +70,8 @@ def test_the_evaluation_reads_what_a_benchmark_writes(name: str, tmp_path: Path,
 
 def test_a_host_without_primus_cli_has_a_fix_that_installs_it(tmp_path: Path) -> None:
     """A bench before the first apply is unknown."""
-    given = [{"name": "preflight", "argv": ["/nowhere/primus-cli", "preflight"], "timeout_s": 20, "alone": False, "environment": {}}]
-    (step,) = NODE.measure(given, tmp_path)
+    requested = [{"name": "preflight", "argv": ["/nowhere/primus-cli", "preflight"], "timeout_s": 20, "alone": False, "environment": {}}]
+    (step,) = NODE.measure(requested, tmp_path)
     (verdict,) = read_step("n1", read(StepOutput, step))[1]
 
     assert verdict.verdict == "unknown"
@@ -79,22 +79,22 @@ def test_a_host_without_primus_cli_has_a_fix_that_installs_it(tmp_path: Path) ->
 
 
 def test_only_programs_that_measure_a_bus_bandwidth_run_over_several_hosts() -> None:
-    """The policy accepts no other program there."""
-    found = tuple(name for name in BENCHMARKS if f'"{METRIC}"' in (BENCHES / f"{name}.py").read_text(encoding="utf-8"))
+    """GROUP_BENCHMARKS lists the programs that measure the bus bandwidth."""
+    measuring = tuple(name for name in BENCHMARKS if f'"{METRIC}"' in (BENCHES / f"{name}.py").read_text(encoding="utf-8"))
 
-    assert found == GROUP_BENCHMARKS
+    assert measuring == GROUP_BENCHMARKS
 
 
 def host_facts(root: Path) -> dict[str, Any]:
-    """Return the facts of a host, with the real fingerprint of a made-up tree."""
+    """Return the facts of a host with the fingerprint of a sample tree."""
     return {"due": "it has never passed", "fingerprint": NODE.fingerprint(root), "record": {}, "now": NOW, "gpus": 0}
 
 
 def preflight(host: str) -> dict[str, Any]:
     """Return node checks that pass, as the module returns them."""
-    said = {"verdicts": [{"check": "preflight_gpus", "host": host, "verdict": "pass", "started": NOW}]}
-    given = {"name": "preflight", "code": 0, "error": "", "stderr": "", "results": [], "started": NOW, "seconds": 1.0, "jobs": []}
-    return {**given, "stdout": json.dumps(said)}
+    output = {"verdicts": [{"check": "preflight_gpus", "host": host, "verdict": "pass", "started": NOW}]}
+    step = {"name": "preflight", "code": 0, "error": "", "stderr": "", "results": [], "started": NOW, "seconds": 1.0, "jobs": []}
+    return {**step, "stdout": json.dumps(output)}
 
 
 def test_a_pass_note_decides_whether_the_next_bench_is_due(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_a_pass_note_decides_whether_the_next_bench_is_due(tmp_path: Path) -> No
 
 
 def as_step(result: Result) -> dict[str, Any]:
-    """Return a step with this result, as a benchmark writes it."""
+    """Return a step with this result in the format of a benchmark."""
     versions = {**dict(zip(("torch", "cuda", "rocm", "driver"), STACK, strict=True)), "python": "3.11", "git_commit": None}
     line = {
         "schema": "primus.result/1", "benchmark": "gemm", "metric": result.series.metric, "value": result.value, "unit": result.unit,
@@ -127,14 +127,14 @@ def as_step(result: Result) -> dict[str, Any]:
         "serial": result.serial, "ranks": 1, "repeats": result.repeats, "samples": result.samples, "p95": None, "correct": True,
         "error": "", "versions": versions, "time": datetime.fromtimestamp(result.started, UTC).isoformat(), "seconds": 1.0, "options": {},
     }  # fmt: skip
-    given = {"name": "gemm", "code": 0, "error": "", "stdout": "", "stderr": "", "started": result.started, "seconds": 1.0, "jobs": []}
-    return {**given, "results": [json.dumps(line)]}
+    step = {"name": "gemm", "code": 0, "error": "", "stdout": "", "stderr": "", "started": result.started, "seconds": 1.0, "jobs": []}
+    return {**step, "results": [json.dumps(line)]}
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_published_statistics_are_those_of_the_role(seed: int, tmp_path: Path) -> None:
-    """The loop of tests/perf and the store give the same verdicts for the same fleet in the same rounds."""
-    fleets = [Fleet(random.Random(seed), 32, bad=2, slowdown=0.02, sigma=0.01) for _ in range(2)]  # noqa: S311 - a fleet, no secret
+def test_the_statistics_of_the_perf_test_equal_those_of_the_role(seed: int, tmp_path: Path) -> None:
+    """The loop of tests/perf and the store give the same verdicts for the same fleet after the same number of rounds."""
+    fleets = [Fleet(random.Random(seed), 32, bad=2, slowdown=0.02, sigma=0.01) for _ in range(2)]  # noqa: S311 - no secret
     expected = fleets[0].bench(JudgingSettings())[1]
     store, fleet = BenchStore(tmp_path / "bench"), fleets[1]
     benched = BenchedFleet("c", tuple(fleet.names), 1000, "", "quick", 10.0, NOW + 1e6)
@@ -153,5 +153,5 @@ def test_the_published_statistics_are_those_of_the_role(seed: int, tmp_path: Pat
     verdicts = json.loads(next(store.folder.glob("runs/*/bench.json")).read_text())["verdicts"]
 
     assert rounds == list(range(1, JudgingSettings().max_rounds + 1))
-    assert {one["host"]: one["verdict"] for one in verdicts if one["check"] == "bench_gemm"} == expected.hosts
+    assert {item["host"]: item["verdict"] for item in verdicts if item["check"] == "bench_gemm"} == expected.hosts
     assert JudgingSettings().max_repeats <= MAX_SAMPLES

@@ -18,14 +18,14 @@ DOCS = Path(__file__).parents[2] / "docs"
 VARIABLE_FILES = inventory_files("*/*_vars/**/*.yml")
 
 
-def test_variables_are_as_generated() -> None:
+def test_variables_page_is_current() -> None:
     """docs/reference/variables.md is the output of `schema`."""
     command = "primus-bootstrap schema --format markdown > docs/reference/variables.md"
 
     assert (DOCS / "reference" / "variables.md").read_text() == markdown(select_options()) + "\n", command
 
 
-def test_groups_are_as_generated() -> None:
+def test_groups_page_is_current() -> None:
     """docs/reference/groups.md is the output of `schema --groups`."""
     command = "primus-bootstrap schema --groups --format markdown > docs/reference/groups.md"
 
@@ -38,8 +38,8 @@ def test_schema_is_valid_json_schema() -> None:
 
 
 @pytest.mark.parametrize("path", VARIABLE_FILES, ids=lambda path: str(path.relative_to(content.topologies_dir())))
-def test_shipped_topologies_fit_the_schema(path: Path) -> None:
-    """Every shipped variable file is valid by the schema."""
+def test_shipped_topologies_match_the_schema(path: Path) -> None:
+    """Every shipped variable file matches the schema."""
     validator = jsonschema.Draft202012Validator(json_schema(select_options(), closed=True))
     errors = [error.message for error in validator.iter_errors(yaml.safe_load(path.read_text()) or {})]
 
@@ -47,7 +47,7 @@ def test_shipped_topologies_fit_the_schema(path: Path) -> None:
 
 
 def test_imported_names_exist() -> None:
-    """The new name of each old one is a known group or variable."""
+    """Each old name maps to a known group or variable."""
     assert set(load_old_names()["groups"].values()) <= set(load_groups())
     assert [name for name in load_old_names()["variables"].values() if not is_known_variable(name)] == []
 

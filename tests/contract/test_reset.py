@@ -1,4 +1,4 @@
-"""What apply brings, reset takes off: every role of the phases has a part in `playbooks/day2/reset.yml`, in an order that hurts nobody."""
+"""`playbooks/day2/reset.yml` resets every role of the phases, dependents before what they use."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import yaml
 from primus_bootstrap import content
 from primus_bootstrap.engine.playbooks import load_phases
 
-# They change nothing of a host, or are what a reset itself stands on.
-_WITHOUT = {"preflight", "host_origin", "quarantine", "kube_certificates"}
-# What they bring lies on Kubernetes and bears our mark: it goes with the cluster, or by `kube_uninstall` where that stays (docs/reset.md).
+# These roles change no host, or the reset itself uses them.
+_NO_RESET = {"preflight", "host_origin", "quarantine", "kube_certificates"}
+# Their objects are removed with the cluster, or by `kube_uninstall` if the cluster stays (docs/reset.md).
 _ON_KUBERNETES = {
     "gpu_operator",
     "harbor",
@@ -31,34 +31,34 @@ def roles_of(playbook: str) -> list[str]:
 
 
 def test_every_role_that_apply_runs_is_reset() -> None:
-    """A role without a reset would leave something behind on every host."""
-    assert set(roles_of("site.yml")) - set(roles_of("day2/reset.yml")) - _WITHOUT - _ON_KUBERNETES == set()
+    """Without a reset, files of a role remain on every host."""
+    assert set(roles_of("site.yml")) - set(roles_of("day2/reset.yml")) - _NO_RESET - _ON_KUBERNETES == set()
 
 
-def test_releases_go_in_the_opposite_order_of_their_coming() -> None:
-    """A chart that another one stands on goes after it; every role with a release has its turn."""
+def test_releases_are_removed_in_reverse_order() -> None:
+    """A reset removes a chart after the charts that use it, and includes every role with a release."""
     variables = yaml.safe_load((content.roles_dir() / "kube_common/vars/main.yml").read_text())
-    # Those two call roles for what they check.
+    # These phases call roles only to check.
     phases = [phase for phase in load_phases(content.playbooks_dir()) if phase.name not in {"preflight", "verify"}]
     called = [role for phase in phases for play in phase.plays for role in play.roles]
-    brought = [role for role in reversed(called) if _has_a_release(role)]
+    installed = [role for role in reversed(called) if _has_a_release(role)]
 
-    assert variables["kube_common_reset_order"] == list(dict.fromkeys(brought))
+    assert variables["kube_common_reset_order"] == list(dict.fromkeys(installed))
 
 
 def _has_a_release(role: str) -> bool:
     return any("tasks_from: chart_release" in file.read_text() for file in (content.roles_dir() / role / "tasks").glob("*.yml"))
 
 
-def test_charts_go_before_any_host_is_touched() -> None:
-    """Volumes are unmounted by pods that end, and custom resources are let go by controllers that run."""
+def test_charts_are_removed_before_any_host_is_changed() -> None:
+    """Ending pods unmount volumes, and running controllers remove finalizers of custom resources."""
     phases = [phase.playbook for phase in load_phases(content.playbooks_dir(), "day2/reset.yml")]
 
     assert phases[:2] == ["day2/reset/guard.yml", "day2/reset/charts.yml"]
 
 
-def test_what_uses_a_service_goes_before_it() -> None:
-    """Jobs end before the mount goes, the mount before Redis, and the accounts last."""
+def test_users_of_a_service_are_reset_before_it() -> None:
+    """Slurm is reset before the mount, the mount before Redis, and the accounts last."""
     order = list(dict.fromkeys(role for role in roles_of("day2/reset.yml") if role != "host_origin"))
 
     assert order.index("slurm") < order.index("slurm_accounting") < order.index("munge") < order.index("juicefs") < order.index("redis")
@@ -66,8 +66,8 @@ def test_what_uses_a_service_goes_before_it() -> None:
     assert order[-1] == "users_groups"
 
 
-def test_the_operating_system_is_recorded_before_anything_is_changed() -> None:
-    """The record of what a host was is taken by the first role that may change it."""
+def test_the_original_state_of_a_host_is_recorded_first() -> None:
+    """host_origin runs before any role that changes a host."""
     first = next(phase for phase in load_phases(content.playbooks_dir()) if phase.name != "preflight")
 
     assert first.roles[0] == "host_origin"

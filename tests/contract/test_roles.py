@@ -1,4 +1,4 @@
-"""What every role owes the house: defaults that equal its specs, a table of contents, and names that nobody else has."""
+"""Rules for every role: defaults equal specs, tasks/main.yml only includes, and variable names are unique."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import yaml
 from primus_bootstrap import content
 from primus_bootstrap.inventory.schema import specs
 
-# What other roles include or read; no role of its own.
+# Other roles include these; no playbook calls them.
 INTERNAL = {"_common", "kube_common"}
 ROLES = sorted(folder.name for folder in content.roles_dir().iterdir() if folder.is_dir() and folder.name not in INTERNAL)
 KUBESPRAY = Path(specs.__file__).parents[1] / "data" / "kubespray_variables.yml"
-# Of Ansible's own words for an option; `required_if` and the like stand beside them.
+# Types that Ansible accepts for an option.
 TYPES = {"str", "int", "float", "bool", "list", "dict", "path", "raw"}
 
 
 def read(role: str, *parts: str) -> Any:
-    """Return a YAML file of a role, or an empty mapping where it has none."""
+    """Return a YAML file of a role, or an empty mapping if it does not exist."""
     path = content.roles_dir().joinpath(role, *parts)
     return (yaml.safe_load(path.read_text(encoding="utf-8")) or {}) if path.is_file() else {}
 
@@ -33,12 +33,12 @@ def entry_points(role: str) -> dict[str, dict[str, Any]]:
 
 
 def task_files(role: str) -> list[Path]:
-    """Return the role's task files, those in folders of their own too."""
+    """Return the role's task files, including subfolders."""
     return sorted((content.roles_dir() / role / "tasks").rglob("*.yml"))
 
 
 def nested(options: dict[str, Any], where: str) -> list[tuple[str, dict[str, Any]]]:
-    """Return every option with its path, those inside others too."""
+    """Return every option with its path, including nested ones."""
     found = []
     for name, option in options.items():
         found.append((f"{where}.{name}", option))
@@ -47,8 +47,8 @@ def nested(options: dict[str, Any], where: str) -> list[tuple[str, dict[str, Any
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_defaults_are_the_specs_defaults(role: str) -> None:
-    """The main entry point and defaults/main.yml give the same variables the same values, of the same kind."""
+def test_defaults_equal_those_of_the_spec(role: str) -> None:
+    """The main entry point and defaults/main.yml have the same variables, values and types."""
     defaults = read(role, "defaults", "main.yml")
     declared = {name: option["default"] for name, option in entry_points(role)["main"].items() if "default" in option}
 
@@ -58,7 +58,7 @@ def test_defaults_are_the_specs_defaults(role: str) -> None:
 
 @pytest.mark.parametrize("role", ROLES)
 def test_every_entry_point_agrees_with_main(role: str) -> None:
-    """A variable that another entry point declares as well has the same type, choices and default there."""
+    """A variable of several entry points has the same type, choices and default in each."""
     points = entry_points(role)
     facts = ("type", "elements", "choices", "default", "required", "no_log")
     for point, options in points.items():
@@ -68,8 +68,8 @@ def test_every_entry_point_agrees_with_main(role: str) -> None:
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_every_option_says_its_type_and_meaning(role: str) -> None:
-    """No option, nested ones included, is without a type that Ansible knows and a sentence that says what it is for."""
+def test_every_option_has_a_type_and_a_description(role: str) -> None:
+    """Every option, including nested ones, has a known type and a description."""
     for point, options in entry_points(role).items():
         for where, option in nested(options, point):
             assert option.get("type") in TYPES, where
@@ -80,7 +80,7 @@ def test_every_option_says_its_type_and_meaning(role: str) -> None:
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_every_variable_bears_the_roles_prefix(role: str) -> None:
+def test_every_variable_has_the_prefix_of_its_role(role: str) -> None:
     """Public variables are `<role>_x`, computed ones `_<role>_x`."""
     public = {*read(role, "defaults", "main.yml"), *(name for options in entry_points(role).values() for name in options)}
     computed = set(read(role, "vars", "main.yml"))
@@ -89,21 +89,21 @@ def test_every_variable_bears_the_roles_prefix(role: str) -> None:
     assert {name for name in computed if not name.startswith(f"_{role}_")} == set()
 
 
-def test_no_roles_prefix_is_kubesprays() -> None:
-    """hosts.yaml is Kubespray's inventory as well: a variable with a role's prefix must not mean something to Kubespray."""
+def test_no_prefix_of_a_role_is_a_prefix_of_kubespray() -> None:
+    """Kubespray also reads hosts.yaml, so it must not have a variable with a role's prefix."""
     names = yaml.safe_load(KUBESPRAY.read_text(encoding="utf-8"))
-    # Of the CRDs of Prometheus' operator: no variable of the role begins so.
-    theirs = "prometheus_operator_"
-    taken = {(role, name) for role in ROLES for name in names if name.startswith(f"{role}_") and not name.startswith(theirs)}
+    # Kubespray's variables for the CRDs of the Prometheus operator; the role has none with this prefix.
+    kubespray_prefix = "prometheus_operator_"
+    taken = {(role, name) for role in ROLES for name in names if name.startswith(f"{role}_") and not name.startswith(kubespray_prefix)}
 
     assert len(names) > 1000
     assert taken == set()
-    assert not [name for options in entry_points("prometheus").values() for name in options if name.startswith(theirs)]
+    assert not [name for options in entry_points("prometheus").values() for name in options if name.startswith(kubespray_prefix)]
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_what_a_playbook_calls_has_a_spec(role: str) -> None:
-    """Every tasks file that a playbook names with `tasks_from` has an entry point, and every entry point its tasks file."""
+def test_called_task_files_have_a_spec(role: str) -> None:
+    """Every `tasks_from` of a playbook has an entry point, and every entry point has a tasks file."""
     files = [file for file in content.playbooks_dir().rglob("*.yml") if file.parent.name != "vars"]
     plays = [play for file in files for play in yaml.safe_load(file.read_text(encoding="utf-8"))]
     imports = [task.get("ansible.builtin.import_role") or {} for play in plays for task in play.get("tasks") or ()]
@@ -115,16 +115,16 @@ def test_what_a_playbook_calls_has_a_spec(role: str) -> None:
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_the_main_tasks_file_is_a_table_of_contents(role: str) -> None:
-    """tasks/main.yml imports and includes; it has no task of its own."""
+def test_the_main_tasks_file_only_includes(role: str) -> None:
+    """tasks/main.yml has only imports and includes."""
     allowed = {"name", "tags", "vars", "when", "ansible.builtin.import_tasks", "ansible.builtin.include_tasks"}
     for task in read(role, "tasks", "main.yml"):
         assert set(task) <= allowed, task["name"]
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_a_role_is_small_and_explained(role: str) -> None:
-    """Each has a README of 8 to 40 lines, tasks files of at most 80, meta without dependencies, and a default scenario."""
+def test_a_role_is_small_and_documented(role: str) -> None:
+    """A role has a README of 8 to 40 lines, tasks files of at most 80 lines, no dependencies, and a default scenario."""
     folder = content.roles_dir() / role
     readme = (folder / "README.md").read_text(encoding="utf-8").splitlines()
 
@@ -135,8 +135,8 @@ def test_a_role_is_small_and_explained(role: str) -> None:
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_no_task_hides_anything(role: str) -> None:
-    """No facts in the bare `ansible_x` form, no inline default on a public variable that has one, no `ignore_errors` without a reason."""
+def test_tasks_avoid_constructs_that_hide_errors(role: str) -> None:
+    """No facts as `ansible_x`, no inline default for a variable with a default, and no `ignore_errors` without a comment."""
     public = "|".join(read(role, "defaults", "main.yml"))
     for path in task_files(role):
         text = path.read_text(encoding="utf-8")

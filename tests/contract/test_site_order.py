@@ -1,4 +1,4 @@
-"""`playbooks/site.yml` is the one place that holds the order; the plan follows it, and Ansible agrees on what is in it."""
+"""`playbooks/site.yml` defines the order of phases; the plan and Ansible agree on plays, hosts and roles."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from primus_bootstrap.engine.playbooks import hosts_of, load_phases
 from primus_bootstrap.inventory.load import load_cluster
 from primus_bootstrap.inventory.schema.groups import load_groups
 
-# DESIGN: the phases of the finished house, in order. Those that exist must stand in this order.
+# All phases in order.
 ORDER = (
     "preflight", "baseline", "gpu", "runtime", "kubernetes", "monitoring", "storage", "gateway", "registry", "slurm", "scheduling",
     "bench", "verify",
@@ -24,15 +24,15 @@ ORDER = (
 
 
 def ansible_playbook(*arguments: str) -> str:
-    """Return what `ansible-playbook` says about our site.yml and the mi300x example."""
+    """Return the output of `ansible-playbook` for site.yml and the mi300x example."""
     command = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(content.topologies_dir() / "mi300x" / "hosts.yaml")]
     environment = {**os.environ, "ANSIBLE_CONFIG": str(content.ansible_cfg()), "ANSIBLE_NOCOLOR": "1"}
     site = str(content.playbooks_dir() / "site.yml")
     return subprocess.run([*command, *arguments, site], env=environment, capture_output=True, text=True, check=True).stdout
 
 
-def test_site_yml_only_imports_and_in_the_order_of_the_house() -> None:
-    """Every entry of site.yml imports one playbook that exists; the phases stand in the order that the house gives them."""
+def test_site_yml_imports_the_phases_in_order() -> None:
+    """Every entry of site.yml imports one existing playbook, in the order of ORDER."""
     site = content.playbooks_dir() / "site.yml"
     entries = yaml.safe_load(site.read_text(encoding="utf-8"))
     names = [phase.name for phase in load_phases(content.playbooks_dir())]
@@ -43,14 +43,14 @@ def test_site_yml_only_imports_and_in_the_order_of_the_house() -> None:
 
 
 def test_every_playbook_beside_site_yml_is_imported_by_it() -> None:
-    """A phase that nobody imports would never run; a job is no phase, and is handed in by itself."""
-    there = {path.name for path in content.playbooks_dir().glob("*.yml")} - {"site.yml", "workload.yml"}
+    """A phase that is not imported never runs. workload.yml is not a phase."""
+    existing = {path.name for path in content.playbooks_dir().glob("*.yml")} - {"site.yml", "workload.yml"}
 
-    assert there == {phase.path.name for phase in load_phases(content.playbooks_dir())}
+    assert existing == {phase.path.name for phase in load_phases(content.playbooks_dir())}
 
 
-def test_the_plan_has_the_order_and_the_hosts_that_ansible_has() -> None:
-    """For the largest example: play by play the same hosts as `ansible-playbook --list-hosts`, in the same order."""
+def test_the_plan_has_ansibles_order_and_hosts() -> None:
+    """For the largest example, each play has the hosts of `ansible-playbook --list-hosts`, in the same order."""
     cluster = load_cluster(content.topologies_dir() / "mi300x")
     plays = [play for phase in load_phases(content.playbooks_dir()) for play in phase.plays]
     listed = [
@@ -60,26 +60,26 @@ def test_the_plan_has_the_order_and_the_hosts_that_ansible_has() -> None:
     steps = {step.phase: set(step.hosts) for step in make_plan(cluster).steps}
 
     assert listed == [set(hosts_of(cluster, play)) for play in plays]
-    here = [phase.name for phase in load_phases(content.playbooks_dir()) if any(hosts_of(cluster, play) for play in phase.plays)]
-    assert [step.phase for step in make_plan(cluster).steps] == here
+    phases = [phase.name for phase in load_phases(content.playbooks_dir()) if any(hosts_of(cluster, play) for play in phase.plays)]
+    assert [step.phase for step in make_plan(cluster).steps] == phases
     for phase in load_phases(content.playbooks_dir()):
         assert steps.get(phase.name, set()) == {host for play in phase.plays for host in hosts_of(cluster, play)}
 
 
-def test_the_plan_names_the_roles_that_ansible_runs() -> None:
-    """Every role whose tasks Ansible lists is named by the plan, and no other."""
+def test_the_plan_has_the_roles_that_ansible_runs() -> None:
+    """The plan names exactly the roles whose tasks Ansible lists."""
     listed = set(re.findall(r"^ {6}([a-z0-9_]+) : ", ansible_playbook("--list-tasks"), re.MULTILINE))
 
     assert {role for phase in load_phases(content.playbooks_dir()) for role in phase.roles} == listed
 
 
-# Groups that a play makes with group_by for the one after it.
-_MADE = {"registry_trust_restart"}
+# Groups that a play creates with group_by.
+_CREATED_GROUPS = {"registry_trust_restart"}
 
 
 def test_plays_name_known_groups() -> None:
-    """A misspelt group in a playbook would match nobody, in silence."""
-    known = {"all", *load_groups(), *_MADE}
+    """Ansible silently matches no host for a misspelt group."""
+    known = {"all", *load_groups(), *_CREATED_GROUPS}
     named = {name for phase in load_phases(content.playbooks_dir()) for pattern in phase.patterns for name in re.split(r"[:,]", pattern)}
 
     assert {name.lstrip("&!").removesuffix("[0]") for name in named} <= known

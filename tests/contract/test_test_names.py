@@ -1,4 +1,4 @@
-"""pytest imports a test file by its bare name: two of one name end the whole run at collection."""
+"""Test files have unique names, because pytest imports them by their base name."""
 
 from collections import Counter
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 TESTS = Path(__file__).parents[1]
 
 
-def test_no_two_test_files_have_one_name() -> None:
-    """Two files of one name, and no test runs at all."""
+def test_file_names_are_unique() -> None:
+    """With two files of the same name, collection fails and no test runs."""
     names = Counter(file.name for file in TESTS.rglob("test_*.py"))
     assert [name for name, count in names.items() if count > 1] == []
