@@ -1,4 +1,4 @@
-"""Real charts, rendered with the values of our roles by Helm's own library."""
+"""Renders real charts with the values of the roles, using Helm's library."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 _MODULE = load_role_module("kube_common", "kube_objects")
 FOLDER = os.environ.get("PRIMUS_CHARTS_DIR", "")
 UNDEFINED = "no chart defines this kind"
-# What a role checks there follows from what the cluster answered; all of it is of Kubernetes' own kinds.
+# Their checks need answers of a cluster, and use only Kubernetes' own kinds.
 VERIFIED_BY_A_RUN = ("juicefs_csi",)
-# Groups of Kubernetes itself: their kinds have no definition. https://kubernetes.io/docs/reference/kubernetes-api/ (1.35)
+# API groups of Kubernetes itself; their kinds need no definition. https://kubernetes.io/docs/reference/kubernetes-api/ (1.35)
 _BUILT_IN = {
     "", "admissionregistration.k8s.io", "apiextensions.k8s.io", "apiregistration.k8s.io", "apps", "autoscaling", "batch",
     "coordination.k8s.io", "networking.k8s.io", "policy", "rbac.authorization.k8s.io", "scheduling.k8s.io", "storage.k8s.io",
@@ -47,32 +47,32 @@ def chart_roles() -> list[str]:
 
 
 def chart_path(role: str, name: str) -> Path | None:
-    """Return where the chart of a role lies: a folder or an archive that bears the role's or the chart's name."""
-    places = [place for one in (role, name) for place in (Path(FOLDER, one), *sorted(Path(FOLDER).glob(f"{one}-[0-9v]*.tgz")))]
-    return next((place for place in places if place.is_file() or (place / "Chart.yaml").is_file()), None) if FOLDER else None
+    """Return the path of a role's chart, or None: a folder or an archive with the name of the role or the chart."""
+    paths = [path for stem in (role, name) for path in (Path(FOLDER, stem), *sorted(Path(FOLDER).glob(f"{stem}-[0-9v]*.tgz")))]
+    return next((path for path in paths if path.is_file() or (path / "Chart.yaml").is_file()), None) if FOLDER else None
 
 
 class Scope:
     """A role's variables on the first control plane of a cluster, as its playbook passes them."""
 
-    def __init__(self, cluster: Cluster, role: str, **given: Any) -> None:
-        """Read defaults, the playbook's files and vars."""
+    def __init__(self, cluster: Cluster, role: str, **variables: Any) -> None:
+        """Read the role's defaults and vars and the files of its playbook."""
         self.cluster, self.role = cluster, role
         folder = content.roles_dir() / role
         plays = [play for phase in load_phases(content.playbooks_dir()) for play in phase.plays if role in play.roles]
         files = [path for play in plays[:1] for path in play.vars_files] or [content.playbooks_dir() / "vars" / "kubernetes.yml"]
-        sources = RoleSources((folder / "defaults" / "main.yml",), (*files, *sorted((folder / "vars").glob("*.yml"))), {}, given)
+        sources = RoleSources((folder / "defaults" / "main.yml",), (*files, *sorted((folder / "vars").glob("*.yml"))), {}, variables)
         self._resolve = cluster.view.role_scope(cluster.view.select("kube_control_plane[0]")[0], sources)
 
     def __getitem__(self, expression: str) -> Any:
-        """Return what an expression means."""
+        """Return the value of an expression."""
         with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder, "one.yml")
-            path.write_text(yaml.safe_dump({"one": f"{{{{ {expression} }}}}"}), encoding="utf-8")
-            return self._resolve(self.cluster.view.read_templates(path)["one"])
+            path = Path(folder, "template.yml")
+            path.write_text(yaml.safe_dump({"value": f"{{{{ {expression} }}}}"}), encoding="utf-8")
+            return self._resolve(self.cluster.view.read_templates(path)["value"])
 
-    def own_objects(self) -> list[dict[str, Any]]:
-        """Return what the role's tasks have applied beside the chart; Secrets, and what is taken away, left out."""
+    def applied_objects(self) -> list[dict[str, Any]]:
+        """Return the objects that the role's tasks apply in addition to the chart, without Secrets and removed objects."""
         found = []
         for path in sorted((content.roles_dir() / self.role / "tasks").glob("*.yml")):
             for task in self.cluster.view.read_templates(path) or ():
@@ -80,49 +80,49 @@ class Scope:
                     found += self._resolve(value)
                 if self.role not in VERIFIED_BY_A_RUN:
                     checks = (task.get("vars") or {}).get("kube_common_verify", {}).get("checks") or []
-                    found += [one for check in self._resolve(checks) for one in check.get("objects") or ()]
+                    found += [item for check in self._resolve(checks) for item in check.get("objects") or ()]
         return found
 
     def images(self) -> set[str]:
-        """Return the images that the role's meta/fetches.yml states, those that do not apply left out."""
+        """Return the applicable images of the role's meta/fetches.yml."""
         items = self.cluster.view.read_templates(fetches_file(self.role))["main"]
         applying = [item for item in items if "image" in item and ("when" not in item or self._resolve(item["when"]))]
         return {str(self._resolve(item["image"])["reference"]) for item in applying}
 
 
 def _applied(variables: Mapping[str, Any]) -> Iterator[Any]:
-    """Yield what a task hands to the role kube_common for being applied."""
-    release, alone = variables.get("kube_common_chart") or {}, variables.get("kube_common_objects") or {}
+    """Yield the objects that a task passes to the role kube_common."""
+    release, separate = variables.get("kube_common_chart") or {}, variables.get("kube_common_objects") or {}
     yield from (release[when] for when in ("before", "after") if when in release)
-    if "objects" in alone and not alone.get("secret") and alone.get("state") != "absent":
-        yield alone["objects"]
+    if "objects" in separate and not separate.get("secret") and separate.get("state") != "absent":
+        yield separate["objects"]
 
 
 def render(path: Path, values: Mapping[str, Any], release: str, namespace: str) -> list[dict[str, Any]]:
-    """Return the objects that a chart makes, its definitions from crds/ included."""
+    """Return the objects of a chart, including its definitions in crds/."""
     with helm_python.Chart.load(path) as chart:
         texts = [
             text for name, text in chart.render(dict(values), name=release, namespace=namespace).items() if not name.endswith("NOTES.txt")
         ]
         texts += [crd["data"] for crd in chart.crds]
-    return [one for text in texts for one in _MODULE.documents(text)]
+    return [item for text in texts for item in _MODULE.documents(text)]
 
 
 def documented_values(path: Path) -> dict[str, Any]:
-    """Return all that a chart's values.yaml names, those of its subcharts under their names or aliases, their `global` at the top."""
+    """Return a chart's values.yaml, with those of subcharts under their names or aliases and their `global` at the top."""
     texts = dict(_texts(path))
     values = yaml.safe_load(texts.get("values.yaml", "")) or {}
     for name, text in texts.items():
         parts = Path(name).parts
         if len(parts) == 3 and parts[0] == "charts" and parts[2] == "values.yaml":
             inner = yaml.safe_load(text) or {}
-            values[parts[1]] = _under(inner, values.get(parts[1]) or {})
-            # Helm hands a chart's `global` down to its subcharts, so that what they name there is known above.
+            values[parts[1]] = _merge(inner, values.get(parts[1]) or {})
+            # Helm passes a chart's `global` to its subcharts.
             if "global" in inner:
-                values["global"] = _under(inner["global"] or {}, values.get("global") or {})
+                values["global"] = _merge(inner["global"] or {}, values.get("global") or {})
     for dependency in (yaml.safe_load(texts["Chart.yaml"]).get("dependencies")) or ():
         if alias := dependency.get("alias"):
-            values[alias] = _under(values.get(dependency["name"]) or {}, values.get(alias) or {})
+            values[alias] = _merge(values.get(dependency["name"]) or {}, values.get(alias) or {})
     return values
 
 
@@ -140,16 +140,16 @@ def _texts(path: Path) -> Iterator[tuple[str, str]]:
                 yield member.name.partition("/")[2], inner.read().decode()
 
 
-def _under(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(base)
+def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    result = dict(base)
     for key, value in over.items():
-        merged[key] = _under(merged[key], value) if isinstance(value, dict) and isinstance(merged.get(key), dict) else value
-    return merged
+        result[key] = _merge(result[key], value) if isinstance(value, dict) and isinstance(result.get(key), dict) else value
+    return result
 
 
-def unknown_paths(ours: Mapping[str, Any], known: Any, where: str = "") -> Iterator[str]:
-    """Yield the paths of ours that the chart's values do not name; below an empty mapping or a list anything is the chart's to take."""
-    for key, value in ours.items():
+def unknown_paths(values: Mapping[str, Any], known: Any, where: str = "") -> Iterator[str]:
+    """Yield the paths of values that the chart's values.yaml does not have. An empty mapping or a list there accepts any content."""
+    for key, value in values.items():
         path = f"{where}.{key}" if where else str(key)
         if not isinstance(known, dict) or key not in known:
             yield path
@@ -158,44 +158,44 @@ def unknown_paths(ours: Mapping[str, Any], known: Any, where: str = "") -> Itera
 
 
 class Definitions:
-    """The custom resource definitions of charts, and what they say of objects."""
+    """Validates objects against the custom resource definitions of charts."""
 
     def __init__(self, objects: Iterable[Mapping[str, Any]]) -> None:
-        """Keep the schemas among rendered objects; of a kind that several charts bring, the last."""
+        """Collect the schemas of rendered objects. If several charts define a kind, the last one counts."""
         self._schemas = {
-            (one["spec"]["group"], version["name"], one["spec"]["names"]["kind"]): version["schema"]["openAPIV3Schema"]
-            for one in objects
-            if one["kind"] == "CustomResourceDefinition"
-            for version in one["spec"]["versions"]
+            (item["spec"]["group"], version["name"], item["spec"]["names"]["kind"]): version["schema"]["openAPIV3Schema"]
+            for item in objects
+            if item["kind"] == "CustomResourceDefinition"
+            for version in item["spec"]["versions"]
         }
-        self._judges: dict[tuple[str, str, str], jsonschema.Draft202012Validator] = {}
+        self._validators: dict[tuple[str, str, str], jsonschema.Draft202012Validator] = {}
 
-    def problems(self, one: Mapping[str, Any]) -> list[str]:
-        """Return what an object's definition does not allow; a kind that has none is a problem, one of Kubernetes' own is not looked at."""
-        group, _, version = one["apiVersion"].rpartition("/")
-        key, name = (group, version, one["kind"]), f"{one['kind']} {one['metadata']['name']}"
+    def problems(self, item: Mapping[str, Any]) -> list[str]:
+        """Return violations of an object's definition. A missing definition is a problem; Kubernetes' own kinds are skipped."""
+        group, _, version = item["apiVersion"].rpartition("/")
+        key, name = (group, version, item["kind"]), f"{item['kind']} {item['metadata']['name']}"
         if group in _BUILT_IN:
             return []
         if key not in self._schemas:
-            return [f"{name} ({one['apiVersion']}): {UNDEFINED}"]
-        if key not in self._judges:
-            self._judges[key] = jsonschema.Draft202012Validator(_closed(self._schemas[key]))
-        # What the API server itself knows some definitions name, others do not.
-        body = {field: value for field, value in one.items() if field not in ("apiVersion", "kind", "metadata")}
-        return [f"{name}: {error.json_path}: {error.message}" for error in self._judges[key].iter_errors(body)]
+            return [f"{name} ({item['apiVersion']}): {UNDEFINED}"]
+        if key not in self._validators:
+            self._validators[key] = jsonschema.Draft202012Validator(_closed(self._schemas[key]))
+        # Only some definitions contain these fields, which the API server validates itself.
+        body = {field: value for field, value in item.items() if field not in ("apiVersion", "kind", "metadata")}
+        return [f"{name}: {error.json_path}: {error.message}" for error in self._validators[key].iter_errors(body)]
 
 
 def _closed(schema: Any) -> Any:
-    """Return a schema that allows no field that it does not name: the API server would drop it in silence."""
+    """Return a schema that rejects unknown fields, which the API server drops silently."""
     if isinstance(schema, list):
-        return [_closed(one) for one in schema]
+        return [_closed(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
     closed = {key: _closed(value) if key in ("properties", "items", "additionalProperties") else value for key, value in schema.items()}
     if "properties" in schema:
         closed["properties"] = {name: _closed(value) for name, value in schema["properties"].items()}
-        free = schema.get("x-kubernetes-preserve-unknown-fields") or "additionalProperties" in schema
-        closed |= {} if free else {"additionalProperties": False}
+        is_open = schema.get("x-kubernetes-preserve-unknown-fields") or "additionalProperties" in schema
+        closed |= {} if is_open else {"additionalProperties": False}
     if schema.get("x-kubernetes-int-or-string"):
         closed = {key: value for key, value in closed.items() if key not in ("type", "anyOf")}
     return closed

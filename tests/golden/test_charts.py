@@ -1,6 +1,6 @@
-"""Real charts rendered with our values: nothing that they do not know, everything that we wait for, and images that are named.
+"""Real charts accept the values of the roles, create the objects that roles wait for, and start only the listed images.
 
-PRIMUS_CHARTS_DIR names a folder with a chart a role: a folder or archive that bears the role's or the chart's name.
+PRIMUS_CHARTS_DIR is a folder with a chart for each role: a folder or archive with the name of the role or the chart.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ if TYPE_CHECKING:
 
     from primus_bootstrap.inventory.cluster import Cluster
 
-# Values that a chart takes and names only in a comment of its values.yaml, or hands on as they are, with the reason.
-KNOWN_OTHERWISE = {
+# Values that a chart accepts and values.yaml does not contain, with the reason.
+UNDOCUMENTED_VALUES = {
     "kube_prometheus_stack": {
-        "alertmanager.alertmanagerSpec.configSecret": "a comment there; the template reads it beside useExistingSecret",
+        "alertmanager.alertmanagerSpec.configSecret": "in a comment of values.yaml; the template reads it with useExistingSecret",
     },
 }
-# Made by what the chart starts, or by the cluster, and so in no template.
-MADE_LATER: dict[str, set[str]] = {}
-# Images that are named and never started with our values, and those that a controller starts without naming them in the chart.
+# Objects that the chart's programs or the cluster create; no template has them.
+CREATED_LATER: dict[str, set[str]] = {}
+# Images that the chart names and our values never start, and images that a controller starts without a name in the chart.
 NOT_STARTED = {"kube_prometheus_stack": {"quay.io/thanos/thanos:v0.42.4"}}
 STARTED_LATER: dict[str, set[str]] = {
-    # The driver starts the pods that mount volumes, with this image, by itself.
+    # The driver starts the mount pods with this image.
     "juicefs_csi": {"docker.io/juicedata/mount:ce-v1.4.1"},
-    # The gateway fetches the plug-ins that routes ask for.
+    # The gateway fetches the plug-ins of routes.
     "higress": {f"higress-registry.cn-hangzhou.cr.aliyuncs.com/plugins/{name}:1.0.0" for name in ("key-auth", "key-rate-limit")},
 }
-GIVEN: dict[str, dict[str, Any]] = {
-    # Its chart refuses to be rendered where no server serves ServiceMonitors, and the library cannot be told that one does.
+EXTRA_VARIABLES: dict[str, dict[str, Any]] = {
+    # The chart fails without an API server that serves ServiceMonitors, and the library has no option to declare one.
     "jobset": {"jobset_monitored": False},
-    # So that each kind of object that a role makes is among those that are held against the definitions.
+    # Makes roles create at least one object of each kind.
     "kube_cert_manager": {
         "kube_cert_manager_issuers": [
             {
@@ -56,7 +56,7 @@ GIVEN: dict[str, dict[str, Any]] = {
     },
     "kube_prometheus_stack": {
         "kube_prometheus_stack_monitors": [{"name": "own", "namespace": "jobs", "labels": {"app": "own"}, "port": "tell", "path": "/own"}],
-        # What the role finds by Ansible's lookup `fileglob`, which the inventory's view does not load.
+        # The role uses Ansible's lookup `fileglob`, which the inventory's view does not load.
         "_kube_prometheus_stack_rule_files": sorted(map(str, content.roles_dir().glob("kube_prometheus_stack/files/rules/*.yml"))),
     },
     "kueue": {"kueue_cohorts": [{"name": "cluster", "weight": 2, "quotas": [{"flavor": "mi300x", "resources": {"cpu": 8}}]}]},
@@ -90,8 +90,8 @@ def cluster() -> Cluster:
 
 @functools.cache
 def rendered(role: str) -> tuple[Scope, Path, dict[str, Any], tuple[dict[str, Any], ...]] | None:
-    """Return a role's variables, where its chart lies, our values, and the objects that it makes of them; None without the chart."""
-    scope = Scope(cluster(), role, **GIVEN.get(role, {}))
+    """Return a role's variables, its chart's path, the values and the rendered objects; None without the chart."""
+    scope = Scope(cluster(), role, **EXTRA_VARIABLES.get(role, {}))
     path = chart_path(role, scope[f"_{role}_chart"]["name"])
     if path is None:
         return None
@@ -100,67 +100,67 @@ def rendered(role: str) -> tuple[Scope, Path, dict[str, Any], tuple[dict[str, An
 
 
 def chart(role: str) -> tuple[Scope, Path, dict[str, Any], tuple[dict[str, Any], ...]]:
-    """Return what `rendered` does; skipped without the chart."""
+    """Return the result of `rendered`; skip the test without the chart."""
     if not FOLDER:
-        pytest.skip("PRIMUS_CHARTS_DIR is not set: no real chart was rendered")
+        pytest.skip("PRIMUS_CHARTS_DIR is not set")
     found = rendered(role)
     if found is None:
-        pytest.skip(f"no chart of {role} in PRIMUS_CHARTS_DIR: it was not rendered")
+        pytest.skip(f"PRIMUS_CHARTS_DIR has no chart of {role}")
     return found
 
 
 @pytest.mark.parametrize("role", chart_roles())
-def test_the_chart_knows_every_value(role: str) -> None:
-    """A value that no template reads is a wish that nobody hears: each path stands in the chart's values.yaml, or here with a reason."""
+def test_the_chart_has_every_value(role: str) -> None:
+    """Each path of our values is in the chart's values.yaml, or in UNDOCUMENTED_VALUES."""
     _, path, values, _ = chart(role)
     unknown = set(unknown_paths(values, documented_values(path)))
 
-    assert unknown - set(KNOWN_OTHERWISE.get(role, {})) == set()
+    assert unknown - set(UNDOCUMENTED_VALUES.get(role, {})) == set()
 
 
 @pytest.mark.parametrize("role", chart_roles())
-def test_what_is_waited_for_is_what_the_chart_makes(role: str) -> None:
-    """An object that never comes would be waited for until the time is up."""
+def test_the_chart_creates_the_objects_to_wait_for(role: str) -> None:
+    """The role would wait for a missing object until it times out."""
     scope, _, _, objects = chart(role)
-    made = {(one["kind"], one["metadata"]["name"]) for one in objects}
-    wanted = {(one["kind"], name) for one in scope[f"_{role}_ready"] for name in one.get("names") or [one["name"]]}
+    created = {(item["kind"], item["metadata"]["name"]) for item in objects}
+    expected = {(item["kind"], name) for item in scope[f"_{role}_ready"] for name in item.get("names") or [item["name"]]}
 
-    assert wanted
-    assert {one for one in wanted - made if one[1] not in MADE_LATER.get(role, set())} == set()
+    assert expected
+    assert {item for item in expected - created if item[1] not in CREATED_LATER.get(role, set())} == set()
 
 
 @functools.cache
 def definitions() -> Definitions:
-    """Return what all charts together define: a role makes objects of kinds that another's chart brings."""
-    return Definitions([one for role in chart_roles() for one in (rendered(role) or ((),))[-1]])
+    """Return the definitions of all charts. A role may create objects of kinds that another role's chart defines."""
+    return Definitions([item for role in chart_roles() for item in (rendered(role) or ((),))[-1]])
 
 
-def judge(objects: Iterable[Mapping[str, Any]]) -> None:
-    """Hold objects against the definitions; a kind that nobody defines counts where every chart is there, and skips where one is not."""
-    problems = {problem for one in objects for problem in definitions().problems(one)}
-    undefined = {one for one in problems if one.endswith(UNDEFINED)}
+def validate_objects(objects: Iterable[Mapping[str, Any]]) -> None:
+    """Validate objects against the definitions. A kind without a definition is an error if all charts exist; else skip."""
+    problems = {problem for item in objects for problem in definitions().problems(item)}
+    undefined = {problem for problem in problems if problem.endswith(UNDEFINED)}
     missing = [role for role in chart_roles() if not rendered(role)]
 
     assert problems - (undefined if missing else set()) == set()
     if undefined:
-        pytest.skip(f"not judged without the charts of {', '.join(missing)}: {'; '.join(sorted(undefined))}")
+        pytest.skip(f"not checked without the charts of {', '.join(missing)}: {'; '.join(sorted(undefined))}")
 
 
 @pytest.mark.parametrize("role", chart_roles())
-def test_custom_resources_fit_their_definitions(role: str) -> None:
-    """What the chart makes with our values, and what the role applies beside it, their definitions allow, whichever chart brings these."""
+def test_custom_resources_match_their_definitions(role: str) -> None:
+    """Objects of the chart and of the role are valid by the definitions of all charts."""
     scope, _, _, objects = chart(role)
 
-    judge([*objects, *scope.own_objects()])
+    validate_objects([*objects, *scope.applied_objects()])
 
 
-def test_what_roles_apply_is_judged() -> None:
-    """Each kind that our roles make of a definition is among what is held against it; a role whose objects were not found would be none."""
+def test_objects_of_roles_are_found() -> None:
+    """The validated objects include each custom kind that the roles create."""
     if not FOLDER:
-        pytest.skip("PRIMUS_CHARTS_DIR is not set: no real chart was rendered")
-    own = {one["kind"] for role in chart_roles() if (found := rendered(role)) for one in found[0].own_objects()}
+        pytest.skip("PRIMUS_CHARTS_DIR is not set")
+    kinds = {item["kind"] for role in chart_roles() if (found := rendered(role)) for item in found[0].applied_objects()}
 
-    assert own >= {
+    assert kinds >= {
         "Certificate", "ClusterIssuer", "ClusterQueue", "ClusterTrainingRuntime", "Cohort", "JobSet", "LocalQueue", "PodMonitor",
         "PrometheusRule", "ResourceFlavor", "Topology", "WasmPlugin", "WorkloadPriorityClass",
     }  # fmt: skip
@@ -168,17 +168,17 @@ def test_what_roles_apply_is_judged() -> None:
 
 @pytest.mark.parametrize("form", [JOBSET, TRAINJOB])
 @pytest.mark.parametrize("claim", ["", "train"])
-def test_training_jobs_fit_their_definitions(form: str, claim: str) -> None:
-    """What the watcher sends for an attempt, the definitions of JobSet and Trainer allow, pods included; it reads back what it sent."""
+def test_training_jobs_match_their_definitions(form: str, claim: str) -> None:
+    """The objects of an attempt, including pods, are valid by the definitions of JobSet and Trainer."""
     if not FOLDER:
-        pytest.skip("PRIMUS_CHARTS_DIR is not set: no real chart was rendered")
+        pytest.skip("PRIMUS_CHARTS_DIR is not set")
     pods = {
         "image": "registry.example.com/train:1", "namespace": "jobs", "claim": claim, "host_network": not claim,
         "queue": "training" if claim else "", "priority": "high", "topology": "primus-bootstrap.io/rack",
         "resources": {"amd.com/gpu": "8", "cpu": "90"}, "node_selector": {"disk": "nvme"},
         "tolerations": [{"key": "gpu", "operator": "Exists"}], "pull_secrets": ["pull"], "secrets": ["tracker"], "spares": ["gpu063"],
     }  # fmt: skip
-    said = {
+    job = {
         "schema": "primus.job/1",
         "id": "try-0a1b2c",
         "name": "try",
@@ -188,18 +188,18 @@ def test_training_jobs_fit_their_definitions(form: str, claim: str) -> None:
         "words": ["train"],
     }
     start = Start(
-        read_job(json.dumps({**said, "kubernetes": pods}), origin="job.json"), 3, ("train",), PodUser(5001, 5001, (44,)), ("gpu007",)
+        read_job(json.dumps({**job, "kubernetes": pods}), origin="job.json"), 3, ("train",), PodUser(5001, 5001, (44,)), ("gpu007",)
     )
 
-    judge([made for _, made in attempt(start, form)])
+    validate_objects([item for _, item in attempt(start, form)])
 
 
 @pytest.mark.parametrize("role", chart_roles())
-def test_images_are_stated_for_bundles(role: str) -> None:
-    """The images that run are those of meta/fetches.yml, each with a tag or a digest, so that `bundle list` names them all."""
+def test_fetches_list_the_images_of_the_chart(role: str) -> None:
+    """meta/fetches.yml lists the images that run, each with a tag or a digest."""
     scope, _, _, objects = chart(role)
-    named = images_of([one for one in objects if not is_test(one)])
-    stated = scope.images()
+    used = images_of([item for item in objects if not is_test(item)])
+    listed = scope.images()
 
-    assert stated - STARTED_LATER.get(role, set()) == named - NOT_STARTED.get(role, set())
-    assert {image for image in stated if ":" not in image.rpartition("/")[2] or image.endswith(":latest")} == set()
+    assert listed - STARTED_LATER.get(role, set()) == used - NOT_STARTED.get(role, set())
+    assert {image for image in listed if ":" not in image.rpartition("/")[2] or image.endswith(":latest")} == set()

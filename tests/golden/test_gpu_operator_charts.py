@@ -1,4 +1,4 @@
-"""The charts of AMD's and NVIDIA's GPU operators with our values: nothing that they do not know, and one Node Feature Discovery."""
+"""The charts of AMD's and NVIDIA's GPU operators accept the role's values and install one Node Feature Discovery."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from primus_bootstrap.inventory.load import load_cluster
 from tests.golden.chart_rig import FOLDER, Scope, chart_path, documented_values, render, unknown_paths
 
 VENDORS = ("amd", "nvidia")
-# Named by the ClusterPolicy and never started with our values: drivers, virtual machines, storage, confidential computing.
+# The ClusterPolicy names these images, and our values do not start them: drivers, virtual machines, storage, confidential computing.
 NOT_STARTED = (
     "/driver:", "/dcgm:", "/gdrdrv:", "/k8s-cc-manager:", "/k8s-driver-manager:", "/nvidia-fs:", "/nvidia-sandbox-device-plugin:",
     "/vgpu-device-manager:", "/kubevirt-gpu-device-plugin:", "/vgpu-manager:",
@@ -23,42 +23,42 @@ NOT_STARTED = (
 
 @functools.cache
 def rendered(vendor: str, both: bool = False) -> tuple[Scope, Any, dict[str, Any], tuple[dict[str, Any], ...]]:  # noqa: FBT001, FBT002
-    """Return the role's variables, where a chart lies, our values, and the objects that it makes; skipped without the chart."""
+    """Return the role's variables, a chart's path, the values and the rendered objects; skip the test without the chart."""
     if not FOLDER:
-        pytest.skip("PRIMUS_CHARTS_DIR is not set: no real chart was rendered")
-    whose = [*VENDORS] if both else [vendor]
-    scope = Scope(load_cluster(content.topologies_dir() / "mi300x"), "gpu_operator", _gpu_operator_whose=whose)
+        pytest.skip("PRIMUS_CHARTS_DIR is not set")
+    vendors = [*VENDORS] if both else [vendor]
+    scope = Scope(load_cluster(content.topologies_dir() / "mi300x"), "gpu_operator", _gpu_operator_whose=vendors)
     prefix = f"_gpu_operator_{vendor}"
     path = chart_path(f"gpu_operator_{vendor}", scope[f"{prefix}_chart"]["name"])
     if path is None:
-        pytest.skip(f"no chart of {vendor}'s operator in PRIMUS_CHARTS_DIR: it was not rendered")
+        pytest.skip(f"PRIMUS_CHARTS_DIR has no chart of {vendor}'s operator")
     values = scope[f"{prefix}_values"]
     names = (scope[f"gpu_operator_{vendor}_release"], scope[f"gpu_operator_{vendor}_namespace"])
     return scope, path, values, tuple(render(path, values, *names))
 
 
 @pytest.mark.parametrize("vendor", VENDORS)
-def test_the_operators_chart_knows_every_value(vendor: str) -> None:
-    """A value that no template reads is a wish that nobody hears."""
+def test_the_chart_of_the_operator_has_every_value(vendor: str) -> None:
+    """Each path of our values is in the chart's values.yaml."""
     _, path, values, _ = rendered(vendor)
 
     assert set(unknown_paths(values, documented_values(path))) <= {"fullnameOverride"}
 
 
 @pytest.mark.parametrize("vendor", VENDORS)
-def test_what_is_waited_for_comes(vendor: str) -> None:
-    """The Deployment and the definition that the role waits for are made by the chart, under these names."""
+def test_the_operator_creates_the_objects_to_wait_for(vendor: str) -> None:
+    """The chart creates the Deployment and the definition that the role waits for."""
     scope, _, _, objects = rendered(vendor)
-    made = {(one["kind"], one["metadata"]["name"]) for one in objects}
+    created = {(item["kind"], item["metadata"]["name"]) for item in objects}
 
-    assert {(one["kind"], one["name"]) for one in scope[f"_gpu_operator_{vendor}_ready"]} <= made
+    assert {(item["kind"], item["name"]) for item in scope[f"_gpu_operator_{vendor}_ready"]} <= created
 
 
-def test_the_device_config_fits_amds_definition() -> None:
-    """Each field of our DeviceConfig stands in the chart's own definition of it."""
+def test_the_device_config_matches_its_definition() -> None:
+    """The chart's definition has each field of our DeviceConfig."""
     scope, _, _, objects = rendered("amd")
     [definition] = [
-        one for one in objects if one["kind"] == "CustomResourceDefinition" and one["metadata"]["name"] == "deviceconfigs.amd.com"
+        item for item in objects if item["kind"] == "CustomResourceDefinition" and item["metadata"]["name"] == "deviceconfigs.amd.com"
     ]
     schema = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
     config = scope["_gpu_operator_amd_device_config"]["spec"]
@@ -67,9 +67,9 @@ def test_the_device_config_fits_amds_definition() -> None:
 
 
 def _closed(schema: Any) -> Any:
-    """Return a schema that allows no field that it does not name."""
+    """Return a schema that rejects unknown fields."""
     if isinstance(schema, list):
-        return [_closed(one) for one in schema]
+        return [_closed(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
     closed = {key: _closed(value) for key, value in schema.items()}
@@ -78,34 +78,34 @@ def _closed(schema: Any) -> Any:
     return closed
 
 
-def test_one_feature_discovery_comes_for_both_vendors() -> None:
-    """AMD's chart brings it, NVIDIA's leaves it out and brings its rules alone; alone, NVIDIA's brings it."""
+def test_both_vendors_share_one_feature_discovery() -> None:
+    """With both vendors AMD's chart installs it and NVIDIA's adds only rules. Without AMD, NVIDIA's chart installs it."""
 
     def masters(vendor: str, *, both: bool) -> int:
         objects = rendered(vendor, both)[3]
-        return sum(one["kind"] == "Deployment" and one["metadata"]["name"].endswith("feature-discovery-master") for one in objects)
+        return sum(item["kind"] == "Deployment" and item["metadata"]["name"].endswith("feature-discovery-master") for item in objects)
 
     assert masters("amd", both=True) + masters("nvidia", both=True) == 1
     assert masters("nvidia", both=False) == 1
-    assert "NodeFeatureRule" in {one["kind"] for one in rendered("nvidia", True)[3]}  # noqa: FBT003
+    assert "NodeFeatureRule" in {item["kind"] for item in rendered("nvidia", True)[3]}  # noqa: FBT003
 
 
-def test_nothing_of_the_driver_or_of_kmm_comes() -> None:
-    """The driver is the hosts' own: AMD's chart makes no KMM and no certificate, NVIDIA's policy has no driver and never upgrades one."""
+def test_operators_install_no_driver() -> None:
+    """The hosts have drivers. AMD's chart creates no KMM and no certificate, and NVIDIA's policy disables the driver."""
     amd, nvidia = rendered("amd")[3], rendered("nvidia")[3]
-    [policy] = [one for one in nvidia if one["kind"] == "ClusterPolicy"]
+    [policy] = [item for item in nvidia if item["kind"] == "ClusterPolicy"]
 
-    assert [one["metadata"]["name"] for one in amd if one["kind"] == "Deployment" and "kmm" in one["metadata"]["name"]] == []
-    assert not [one for one in amd if one["kind"] in {"Certificate", "DeviceConfig"}]
+    assert [item["metadata"]["name"] for item in amd if item["kind"] == "Deployment" and "kmm" in item["metadata"]["name"]] == []
+    assert not [item for item in amd if item["kind"] in {"Certificate", "DeviceConfig"}]
     assert policy["spec"]["driver"]["enabled"] is False
     assert policy["spec"]["daemonsets"]["tolerations"] == [{"operator": "Exists"}]
 
 
 @pytest.mark.parametrize("vendor", VENDORS)
-def test_images_of_the_operator_are_stated_for_bundles(vendor: str) -> None:
-    """Every image that the chart starts is named by meta/fetches.yml, with a tag."""
+def test_fetches_list_the_images_of_the_operator(vendor: str) -> None:
+    """meta/fetches.yml lists every image that the chart starts, with a tag."""
     scope, _, _, objects = rendered(vendor)
-    named = {image for image in images_of(list(objects)) if not any(word in image for word in NOT_STARTED)}
+    used = {image for image in images_of(list(objects)) if not any(word in image for word in NOT_STARTED)}
 
-    assert named - scope.images() == set()
+    assert used - scope.images() == set()
     assert all(":" in image.rpartition("/")[2] for image in scope.images())

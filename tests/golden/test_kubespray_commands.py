@@ -1,10 +1,9 @@
-"""Compare the commands and variables of Kubespray for each example with Kubernetes with files.
+"""The commands and variables of Kubespray equal the golden files, for each example that uses Kubespray.
 
     PRIMUS_UPDATE_GOLDEN=1 pytest tests/golden
 
-rewrites the files. With `PRIMUS_KUBESPRAY_DIR` (a checkout of the pinned release) and `PRIMUS_KUBESPRAY_BIN` (the `bin` of an
-environment with its Ansible; the user's cache by default) the release itself confirms the hosts (`--list-hosts`) and
-tasks (`--list-tasks`) of the commands.
+rewrites the files. `PRIMUS_KUBESPRAY_DIR` (a checkout of the pinned release) enables checks of hosts and tasks with the release itself.
+`PRIMUS_KUBESPRAY_BIN` is the `bin` of an environment with its Ansible (default: the user's cache).
 """
 
 from __future__ import annotations
@@ -51,8 +50,8 @@ def state(cluster: Cluster, *, without: str = "", first: str = "") -> ClusterSta
     for name in ("kube_control_plane", "etcd", "kube_node", "calico_rr"):
         hosts = [host for host in cluster.groups.get(name, ()) if host != without]
         groups[name] = tuple(sorted(hosts, key=lambda host: host != first)) if name in ("kube_control_plane", "etcd") else tuple(hosts)
-    every = dict.fromkeys((host for members in groups.values() for host in members), "sum")
-    return ClusterState("commit", load_release().newest, groups, every)
+    digests = dict.fromkeys((host for members in groups.values() for host in members), "sum")
+    return ClusterState("commit", load_release().newest, groups, digests)
 
 
 def apply_commands(cluster: Cluster, before: ClusterState | None, *unknown: str, now: ClusterState | None = None) -> tuple[Command, ...]:
@@ -62,7 +61,7 @@ def apply_commands(cluster: Cluster, before: ClusterState | None, *unknown: str,
 
 
 def cases(cluster: Cluster) -> dict[str, tuple[Command, ...]]:
-    """Return the commands of every operation: those of `apply`, and those of each verb."""
+    """Return the commands of every operation of `apply` and of each verb."""
     workers = [host for host in cluster.groups["kube_node"] if host not in cluster.groups["kube_control_plane"]]
     member, now = cluster.groups["etcd"][-1], state(cluster)
     address = str(cluster.view.variables(member)["ip"])
@@ -101,10 +100,10 @@ def golden(name: str, got: str) -> str:
 @pytest.mark.parametrize("topology", TOPOLOGIES)
 def test_commands_equal_the_golden_files(topology: str) -> None:
     """The playbook, limit and variables of every command equal the golden file."""
-    place = KubesprayPaths(Path("RELEASE"), Path("BIN"), Path("hosts.yaml"), Path("GENERATED"), Path("FACTS"))
+    paths = KubesprayPaths(Path("RELEASE"), Path("BIN"), Path("hosts.yaml"), Path("GENERATED"), Path("FACTS"))
     cluster = load_cluster(content.topologies_dir() / topology)
-    shown = {name: [" ".join(one.argv(place)) for one in made] for name, made in cases(cluster).items()}
-    got = json.dumps(shown, indent=1) + "\n"
+    command_lines = {name: [" ".join(command.argv(paths)) for command in made] for name, made in cases(cluster).items()}
+    got = json.dumps(command_lines, indent=1) + "\n"
 
     assert got == golden(f"{topology}.commands.json", got)
 
@@ -139,22 +138,22 @@ def real_paths(topology: str, folder: Path) -> KubesprayPaths:
         path.write_text(text, encoding="utf-8")
     found = os.environ.get("PRIMUS_KUBESPRAY_BIN") or next((str(path.parent) for path in CACHED.glob("venv-*/bin/ansible-playbook")), "")
     if not found:
-        pytest.skip("no environment with Kubespray's Ansible; PRIMUS_KUBESPRAY_BIN names one")
+        pytest.skip("no environment with Kubespray's Ansible; set PRIMUS_KUBESPRAY_BIN")
     return KubesprayPaths(Path(RELEASE), Path(found), cluster.path, folder / "inventory", folder / "facts")
 
 
-def ask(place: KubesprayPaths, command: Command, flag: str) -> str:
-    """Run a command of the release that only lists, and return its output."""
-    environment = preflight.base_environment() | place.environment | {"ANSIBLE_HOST_PATTERN_MISMATCH": "ignore", "ANSIBLE_NOCOLOR": "1"}
+def list_command(paths: KubesprayPaths, command: Command, flag: str) -> str:
+    """Run a command of the release with a `--list-*` flag; return its output."""
+    environment = preflight.base_environment() | paths.environment | {"ANSIBLE_HOST_PATTERN_MISMATCH": "ignore", "ANSIBLE_NOCOLOR": "1"}
     done = subprocess.run(
-        command.argv(place, flag), cwd=place.release, env=environment, capture_output=True, text=True, check=False, timeout=300
+        command.argv(paths, flag), cwd=paths.release, env=environment, capture_output=True, text=True, check=False, timeout=300
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 def changed_hosts(listed: str) -> set[str]:
-    """Return the hosts of the plays that change hosts; the first plays only check."""
+    """Return the hosts of the plays that change hosts. The first plays only check."""
     plays = re.split(r"^  play #", listed, flags=re.MULTILINE)[1:]
     asserting = ("Check Ansible version", "Inventory setup and validation", "Validate nodes for removal", "Confirm node removal")
     acting = [play for play in plays if not any(name in play.splitlines()[0] for name in asserting)]
@@ -162,46 +161,46 @@ def changed_hosts(listed: str) -> set[str]:
 
 
 @needs_release
-@pytest.mark.timeout(3600)  # a start of that Ansible for each of some twenty commands
+@pytest.mark.timeout(3600)  # starts Ansible for some twenty commands
 @pytest.mark.parametrize("topology", TOPOLOGIES)
 def test_release_changes_only_the_hosts_in_scope(topology: str, tmp_path: Path) -> None:
     """`--list-hosts` of the real release has only the intended hosts."""
-    place, cluster = real_paths(topology, tmp_path), load_cluster(content.topologies_dir() / topology)
-    serving, every = set(cluster.groups["kube_control_plane"]), set(cluster.groups["k8s_cluster"]) | set(cluster.groups["etcd"])
+    paths, cluster = real_paths(topology, tmp_path), load_cluster(content.topologies_dir() / topology)
+    control_planes, every = set(cluster.groups["kube_control_plane"]), set(cluster.groups["k8s_cluster"]) | set(cluster.groups["etcd"])
     first, worker, member = cluster.groups["kube_control_plane"][0], cluster.groups["kube_node"][0], cluster.groups["etcd"][-1]
     leaving = cluster.groups["kube_node"][-1]
     expected: Mapping[str, list[set[str]]] = {
         "create": [every],
-        "change a variable of all hosts": [every, serving],
+        "change a variable of all hosts": [every, control_planes],
         "add worker": [{worker, first}, {worker}],
         "add worker, some facts unknown": [{worker, first, cluster.groups["kube_node"][2]}, {worker}],
         "add control plane": [every],
-        "add etcd member": [every, serving],
+        "add etcd member": [every, control_planes],
         "move the first control plane": [every],
         "remove worker": [{leaving, first}],
         "remove dead worker": [{leaving}],
         "remove etcd member": [{member, first}],
         "remove dead etcd member": [{member}],
-        "apply after an etcd member has left": [every, serving],
-        "upgrade": [every, serving, set(cluster.groups["kube_node"][:2]), set(cluster.groups["kube_node"][2:4])],
+        "apply after an etcd member has left": [every, control_planes],
+        "upgrade": [every, control_planes, set(cluster.groups["kube_node"][:2]), set(cluster.groups["kube_node"][2:4])],
         "reset": [every],
-        "recover": [every, serving, every],
-        "recover from a snapshot": [every, serving, every],
+        "recover": [every, control_planes, every],
+        "recover from a snapshot": [every, control_planes, every],
     }
-    asked: dict[tuple[str, ...], set[str]] = {}  # several of them run the same
+    listed: dict[tuple[str, ...], set[str]] = {}  # several operations run the same command
 
     def hosts(command: Command) -> set[str]:
-        key = command.argv(place)
-        if key not in asked:
-            asked[key] = changed_hosts(ask(place, command, "--list-hosts"))
-        return asked[key]
+        key = command.argv(paths)
+        if key not in listed:
+            listed[key] = changed_hosts(list_command(paths, command, "--list-hosts"))
+        return listed[key]
 
     got = {name: [hosts(command) for command in made] for name, made in cases(cluster).items()}
 
     assert got == expected
 
 
-# What a command is for, in the release's own words.
+# Tasks of the release that each playbook must contain.
 TASKS = {
     "cluster.yml": ("kubernetes/control-plane : ", "kubernetes/node : ", "etcd : "),
     "scale.yml": ("kubernetes/kubeadm : ", "kubernetes/node : "),
@@ -218,13 +217,13 @@ TASKS = {
 @pytest.mark.parametrize("topology", TOPOLOGIES)
 def test_release_has_the_expected_tasks(topology: str, tmp_path: Path) -> None:
     """`--list-tasks` of the real release has the expected tasks for every playbook of a command."""
-    place, cluster = real_paths(topology, tmp_path), load_cluster(content.topologies_dir() / topology)
+    paths, cluster = real_paths(topology, tmp_path), load_cluster(content.topologies_dir() / topology)
     used = {command.playbook: command for made in cases(cluster).values() for command in made}
 
     missing = {
         playbook: [words for words in TASKS[playbook] if words not in listed]
         for playbook, command in used.items()
-        if (listed := ask(place, command, "--list-tasks"))
+        if (listed := list_command(paths, command, "--list-tasks"))
     }
 
     assert missing == {playbook: [] for playbook in TASKS}
@@ -234,10 +233,10 @@ def test_release_has_the_expected_tasks(topology: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("topology", TOPOLOGIES)
 def test_release_accepts_the_example(topology: str, tmp_path: Path) -> None:
     """The release's own checks pass with the generated variables, and its data equal this project's."""
-    place = real_paths(topology, tmp_path)
-    preflight.check(place, commands.create(), preflight.base_environment() | place.environment)
-    sums = yaml.safe_load((place.release / "roles/kubespray_defaults/vars/main/checksums.yml").read_text(encoding="utf-8"))
+    paths = real_paths(topology, tmp_path)
+    preflight.check(paths, commands.create(), preflight.base_environment() | paths.environment)
+    sums = yaml.safe_load((paths.release / "roles/kubespray_defaults/vars/main/checksums.yml").read_text(encoding="utf-8"))
 
     assert tuple(sums["kubelet_checksums"]["amd64"]) == load_release().kubernetes
-    asked = (place.release / "requirements.txt").read_text(encoding="utf-8").split("\n")
-    assert {line for line in asked if "==" in line} == set(load_release().requirements)
+    requirements = (paths.release / "requirements.txt").read_text(encoding="utf-8").split("\n")
+    assert {line for line in requirements if "==" in line} == set(load_release().requirements)

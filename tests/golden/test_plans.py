@@ -1,6 +1,6 @@
-"""Compares the plan of each `inventory/*/hosts.yaml` with a file, so that a change of playbooks or examples shows as a difference.
+"""The plan of each `inventory/*/hosts.yaml` equals its golden file.
 
-Update the files with `PRIMUS_UPDATE_GOLDEN=1 pytest tests/golden`, and review the difference before the commit.
+Update the files with `PRIMUS_UPDATE_GOLDEN=1 pytest tests/golden`, and review the difference.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TOPOLOGIES = sorted(path.parent.name for path in inventory_files())
 
 @pytest.mark.parametrize("topology", TOPOLOGIES)
 def test_the_plan_of_an_example_equals_its_file(topology: str) -> None:
-    """It has phases, playbooks, hosts, roles and reasons."""
+    """A plan has phases, playbooks, hosts, roles and reasons."""
     plan = make_plan(load_cluster(content.topologies_dir() / topology)).to_json()
     plan["inventory"] = f"inventory/{topology}/hosts.yaml"
     got = json.dumps(plan, indent=1, ensure_ascii=False) + "\n"
@@ -33,6 +33,6 @@ def test_the_plan_of_an_example_equals_its_file(topology: str) -> None:
     assert got == golden.read_text(encoding="utf-8")
 
 
-def test_every_file_has_its_example() -> None:
-    """A file without an example would not be compared."""
+def test_every_golden_plan_has_an_example() -> None:
+    """There is no golden plan of a removed example."""
     assert sorted(path.stem for path in PLANS.glob("*.json")) == TOPOLOGIES

@@ -1,4 +1,4 @@
-"""The wheel carries what git tracks, and works from an installed copy in another folder."""
+"""The wheel contains the files that git tracks, and works when it is installed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 CONTENT = ("playbooks", "roles", "inventory", "workloads", "ansible.cfg")
-LEFT_OUT = ("roles/*/molecule/*",)
+EXCLUDED = ("roles/*/molecule/*",)
 
 
 def _run(*argv: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -24,7 +24,7 @@ def _run(*argv: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the wheel with the environment's own hatchling."""
+    """Build the wheel with the environment's hatchling."""
     out = tmp_path_factory.mktemp("wheel")
     done = _run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(out), cwd=ROOT)
     assert done.returncode == 0, done.stderr
@@ -33,15 +33,15 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Install the wheel into an environment of its own that borrows only the dependencies of this one."""
+    """Install the wheel into a new environment that uses the dependencies of this one."""
     home = tmp_path_factory.mktemp("installed")
     venv.create(home / "venv", with_pip=False, symlinks=True)
     site = next((home / "venv" / "lib").glob("python*/site-packages"))
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(site)
-    own = [path for path in sys.path if path.endswith("site-packages")]
-    # A .pth of ours would bring the editable install back: only plain paths are handed over.
-    (site / "dependencies.pth").write_text("\n".join(own) + "\n")
+    dependencies = [path for path in sys.path if path.endswith("site-packages")]
+    # Plain paths only: existing .pth files would add the editable install.
+    (site / "dependencies.pth").write_text("\n".join(dependencies) + "\n")
     program = home / "primus-bootstrap"
     program.write_text(f"#!{home}/venv/bin/python\nfrom primus_bootstrap.cli.main import main\nmain()\n")
     program.chmod(0o755)
@@ -51,27 +51,27 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _tracked() -> set[str]:
     done = _run("git", "ls-files", "-z", cwd=ROOT)
     if done.returncode:
-        pytest.skip(f"git ls-files failed, so there is nothing to compare with: {done.stderr.strip()}")
+        pytest.skip(f"git ls-files failed: {done.stderr.strip()}")
     return {name for name in done.stdout.split("\0") if name and (ROOT / name).is_file()}
 
 
-def test_the_wheel_holds_what_git_tracks(wheel: Path) -> None:
-    """Each tracked file of the package and its content is in the wheel, and nothing else is, folders of the user in `inventory` apart."""
+def test_the_wheel_contains_the_tracked_files(wheel: Path) -> None:
+    """The wheel contains exactly the tracked files of the package and its content, except user folders in `inventory`."""
     topologies = {name.split("/")[1] for name in _tracked() if name.startswith("inventory/")}
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
-    own = "primus_bootstrap/content/inventory/"
-    got = {name for name in names if not name.startswith(own) or name.removeprefix(own).split("/")[0] in topologies}
+    inventory = "primus_bootstrap/content/inventory/"
+    got = {name for name in names if not name.startswith(inventory) or name.removeprefix(inventory).split("/")[0] in topologies}
 
     expected = {name for name in _tracked() if name.startswith("primus_bootstrap/")}
     for name in _tracked():
-        if name.split("/")[0] in CONTENT and not any(fnmatch(name, pattern) for pattern in LEFT_OUT):
+        if name.split("/")[0] in CONTENT and not any(fnmatch(name, pattern) for pattern in EXCLUDED):
             expected.add(f"primus_bootstrap/content/{name}")
     assert got == expected
 
 
-def test_an_installed_copy_works_elsewhere(installed: Path, tmp_path: Path) -> None:
-    """`init`, `validate` and `plan` work from the wheel in a folder that knows nothing of the checkout."""
+def test_an_installed_copy_works(installed: Path, tmp_path: Path) -> None:
+    """`init`, `validate` and `plan` of the wheel work without the checkout."""
     verbs = ["--version", "init --template mi300x site", "validate site/hosts.yaml", "plan site/hosts.yaml"]
     for arguments in map(str.split, verbs):
         done = _run(str(installed), *arguments, cwd=tmp_path)
