@@ -1,4 +1,4 @@
-"""The module `shared_folders`: owners and modes of the folders on shared storage, and what it refuses by name."""
+"""Module `shared_folders`: owners and modes of folders on shared storage, and entries that it refuses."""
 
 from __future__ import annotations
 
@@ -30,70 +30,70 @@ CLUSTER = [
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Return the top of a mount as older releases left it: everybody may write there."""
+    """Return the root of a mount as older releases created it: writable by all."""
     path = tmp_path / "jfs"
     path.mkdir()
     path.chmod(0o777)
     return path
 
 
-def wanted(root: Path, **more: Any) -> dict[str, Any]:
-    """Return what the role asks for."""
+def request(root: Path, **more: Any) -> dict[str, Any]:
+    """Return the folders that the role requests."""
     usual = {"folders": CLUSTER, "homes": [{"name": "daemon"}], "shared": ["data"], "shared_group": "games"}
     return {"root": str(root), "root_mode": "0755", **usual, **more}
 
 
-def seen(path: Path) -> tuple[int, int]:
-    """Return owner and mode of what lies there itself."""
+def owner_and_mode(path: Path) -> tuple[int, int]:
+    """Return owner and mode of an entry, without following links."""
     found = path.lstat()
     return found.st_uid, stat.S_IMODE(found.st_mode)
 
 
-def test_a_new_volume_gets_all_folders_and_a_second_run_changes_nothing(root: Path) -> None:
-    """The top is root's, homes are their accounts' alone, and shared folders let members add but not remove."""
-    problems, first = tree.bring(wanted(root), check=False)
-    _, second = tree.bring(wanted(root), check=False)
+def test_new_volume_gets_all_folders_and_second_run_changes_nothing(root: Path) -> None:
+    """Root owns the top. Homes are private; shared folders are sticky."""
+    problems, first = tree.bring(request(root), check=False)
+    _, second = tree.bring(request(root), check=False)
 
     assert problems == []
     assert len(first) == 6
     assert second == []
-    assert seen(root) == (0, 0o755)
-    assert seen(root / "home/daemon") == (ADA.pw_uid, 0o700)
-    assert seen(root / "data") == (0, 0o3775)
-    assert seen(root / "primus/verify") == (0, 0o700)
+    assert owner_and_mode(root) == (0, 0o755)
+    assert owner_and_mode(root / "home/daemon") == (ADA.pw_uid, 0o700)
+    assert owner_and_mode(root / "data") == (0, 0o3775)
+    assert owner_and_mode(root / "primus/verify") == (0, 0o700)
 
 
-def test_a_look_changes_nothing_and_names_the_same_folders(root: Path) -> None:
-    """In check mode, also where parents are still to come."""
-    problems, looked = tree.bring(wanted(root), check=True)
-    untouched = (list(root.iterdir()), seen(root)[1])
-    _, changed = tree.bring(wanted(root), check=False)
+def test_check_mode_reports_the_same_folders(root: Path) -> None:
+    """It changes nothing and also handles missing parents."""
+    problems, looked = tree.bring(request(root), check=True)
+    untouched = (list(root.iterdir()), owner_and_mode(root)[1])
+    _, changed = tree.bring(request(root), check=False)
 
     assert problems == []
     assert untouched == ([], 0o777)
     assert looked == changed
 
 
-def test_older_clusters_are_migrated_without_a_look_into_them(root: Path) -> None:
-    """A user's folder where the cluster's is to be becomes root's, what lies in it keeps owner and mode, and so does /jfs/ACCOUNT."""
+def test_old_layouts_are_migrated_without_recursion(root: Path) -> None:
+    """A user's folder in the place of a cluster folder becomes root's. Its content and /jfs/ACCOUNT keep owner and mode."""
     for path, mode in (("primus/jobs/old", 0o700), ("daemon", 0o755), ("home", 0o777)):
         (root / path).mkdir(parents=True)
         (root / path).chmod(mode)
         os.chown(root / path, ADA.pw_uid, ADA.pw_gid)
     (root / "daemon/file").write_text("kept", encoding="utf-8")
     os.chown(root / "primus", ADA.pw_uid, ADA.pw_gid)
-    problems, _ = tree.bring(wanted(root), check=False)
+    problems, _ = tree.bring(request(root), check=False)
 
     assert problems == []
-    assert seen(root / "primus") == (0, 0o755)
-    assert seen(root / "home") == (0, 0o755)
-    assert seen(root / "primus/jobs/old") == (ADA.pw_uid, 0o700)
-    assert seen(root / "daemon") == (ADA.pw_uid, 0o755)
+    assert owner_and_mode(root / "primus") == (0, 0o755)
+    assert owner_and_mode(root / "home") == (0, 0o755)
+    assert owner_and_mode(root / "primus/jobs/old") == (ADA.pw_uid, 0o700)
+    assert owner_and_mode(root / "daemon") == (ADA.pw_uid, 0o755)
     assert (root / "daemon/file").read_text(encoding="utf-8") == "kept"
 
 
-def test_what_must_not_be_there_is_refused_all_at_once_and_nothing_changes(root: Path, tmp_path: Path) -> None:
-    """Attack 1: a link, a file and a home of another account are each named with kind, owner and a command; the target stays as it is."""
+def test_all_invalid_entries_are_refused_at_once(root: Path, tmp_path: Path) -> None:
+    """A link, a file and a foreign home are each reported with kind, owner and command. Nothing changes."""
     target = tmp_path / "etc"
     target.mkdir(mode=0o755)
     (root / "primus").symlink_to(target)
@@ -101,39 +101,39 @@ def test_what_must_not_be_there_is_refused_all_at_once_and_nothing_changes(root:
     (root / "home/daemon").mkdir(parents=True)
     for path in (root / "primus", root / "data", root / "home/daemon"):
         os.chown(path, BOB.pw_uid, BOB.pw_gid, follow_symlinks=False)
-    problems, _ = tree.bring(wanted(root), check=False)
+    problems, _ = tree.bring(request(root), check=False)
     found = {one["path"].removeprefix(f"{root}/"): one for one in problems}
 
     assert sorted(found) == ["data", "home/daemon", "primus"]
-    assert "a symbolic link of the account nobody" in found["primus"]["problem"]
-    assert "a regular file of the account nobody" in found["data"]["problem"]
-    assert "belongs to the account nobody" in found["home/daemon"]["problem"]
+    assert "a symbolic link owned by nobody" in found["primus"]["problem"]
+    assert "a regular file owned by nobody" in found["data"]["problem"]
+    assert "is owned by nobody" in found["home/daemon"]["problem"]
     assert all(f"mv {root}/{name}" in one["fix"] for name, one in found.items())
-    assert seen(root)[1] == 0o777
+    assert owner_and_mode(root)[1] == 0o777
     assert list(target.iterdir()) == []
-    assert seen(target) == (0, 0o755)
+    assert owner_and_mode(target) == (0, 0o755)
 
 
-def test_a_folder_without_a_mount_is_not_touched(root: Path) -> None:
-    """Where the file system is away, the empty folder below keeps owner and mode, and nothing is made in it."""
-    problems, differing = tree.bring(wanted(root, mounted=True), check=False)
+def test_unmounted_folder_is_not_changed(root: Path) -> None:
+    """Without the file system, the empty folder keeps owner and mode."""
+    problems, differing = tree.bring(request(root, mounted=True), check=False)
 
     assert [one["problem"] for one in problems] == ["has nothing mounted on it"]
     assert differing == []
-    assert (list(root.iterdir()), seen(root)[1]) == ([], 0o777)
+    assert (list(root.iterdir()), owner_and_mode(root)[1]) == ([], 0o777)
 
 
-def test_a_mount_point_below_a_folder_of_users_is_refused(tmp_path: Path) -> None:
-    """Whoever owns the folder above could put another one in its place."""
+def test_mount_point_below_a_user_folder_is_refused(tmp_path: Path) -> None:
+    """The owner of the parent could replace it."""
     os.chown(tmp_path, ADA.pw_uid, -1)
     (tmp_path / "jfs").mkdir()
-    problems, _ = tree.bring(wanted(tmp_path / "jfs"), check=False)
+    problems, _ = tree.bring(request(tmp_path / "jfs"), check=False)
 
     assert len(problems) == 1
-    assert "belongs to the account daemon" in problems[0]["problem"]
+    assert "is owned by daemon" in problems[0]["problem"]
 
 
-def test_an_account_that_the_host_does_not_know_is_named(root: Path) -> None:
-    """The module turns it into a message with a fix."""
+def test_unknown_account_is_reported(root: Path) -> None:
+    """The module converts the error into a message with a fix."""
     with pytest.raises(KeyError, match="no-such-account"):
-        tree.bring(wanted(root, homes=[{"name": "no-such-account"}]), check=False)
+        tree.bring(request(root, homes=[{"name": "no-such-account"}]), check=False)

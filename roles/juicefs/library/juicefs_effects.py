@@ -227,7 +227,7 @@ def strange(root: Folder) -> list[dict[str, str]]:
                     found.append({"path": path, "problem": problem, "fix": f"ask {owner} what it is for; `mv {path} {path}.refused`"})
                 elif homes and not stat.S_ISDIR(entry.st_mode):
                     found.append({"path": path, "problem": f"is {kind(entry.st_mode)} of {owner}, no home", "fix": f"move {path} away"})
-                elif homes and owner != name and not owner.startswith("the account number"):
+                elif homes and owner != name and not owner.startswith("uid "):
                     found.append({"path": path, "problem": f"belongs to {owner}", "fix": f"move {path} away, and apply the phase storage"})
                 elif homes and entry.st_mode & 0o077:
                     mode = f"has mode {stat.S_IMODE(entry.st_mode):04o}: other accounts can enter it"

@@ -19,6 +19,7 @@ from __future__ import annotations
 import grp
 import os
 import pwd
+import re
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -26,6 +27,7 @@ from ansible.module_utils.safe_files import Folder, UnsafePathError, open_folder
 
 Problem = dict
 HOMES = "home"  # below the root
+_UID = re.compile(r"\buid (\d+)")
 
 
 def number_of(name: str, *, group: bool) -> int:
@@ -40,19 +42,16 @@ def number_of(name: str, *, group: bool) -> int:
 
 
 def account_of(number: int) -> str:
-    """Return an account's name, or its number where it has none."""
+    """Return the name of an account, or `uid N` if it has none."""
     try:
         return pwd.getpwuid(number).pw_name
     except KeyError:
-        return f"the account number {number}"
+        return f"uid {number}"
 
 
 def problem_of(error: UnsafePathError) -> Problem:
-    """Return what is wrong, with account names in place of numbers, and what to do."""
-    text = error.problem
-    for word in text.replace(",", " ").replace(";", " ").split():
-        if word.isdecimal() and f"account number {word}" in text:
-            text = text.replace(f"account number {word}", f"account {account_of(int(word))}")
+    """Return the problem, with account names instead of uids, and the fix."""
+    text = _UID.sub(lambda found: account_of(int(found[1])), error.problem)
     fix = f"look at it (ls -ld {error.path}); if nothing there is needed, `mv {error.path} {error.path}.refused` as root, and apply again"
     return {"path": error.path, "problem": text, "fix": fix}
 
