@@ -11,7 +11,7 @@ import socket
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.core.errors import PrimusError
+from primus_bootstrap.core.errors import LockedError
 from primus_bootstrap.launch.watch import job_state as states
 from primus_bootstrap.launch.watch.attempt import read_boot_id
 
@@ -22,12 +22,6 @@ if TYPE_CHECKING:
     from primus_bootstrap.launch.watch.job_state import State
 
 LISTEN_S = 30.0  # a running watcher writes more often: loop.STALE_S
-
-
-class LockedError(PrimusError):
-    """Another watcher leads the job."""
-
-    exit_code = 5
 
 
 def _host() -> str:

@@ -26,7 +26,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from primus_bootstrap.core.errors import PlanError, PrimusError, UsageError
+from primus_bootstrap.core.errors import LockedError, PlanError, PrimusError, UsageError
 from primus_bootstrap.launch import safe_files
 from primus_bootstrap.launch.untrusted import parse_json, printable
 from primus_bootstrap.launch.watch import job_folder as folders
@@ -37,7 +37,6 @@ from primus_bootstrap.launch.watch.job_folder import JobFolder
 from primus_bootstrap.launch.watch.job_owner import NoSuchJobError, become, check_own_folder, owner_of
 from primus_bootstrap.launch.watch.job_spec import DIRECT, JOB_ID, KUBERNETES
 from primus_bootstrap.launch.watch.kube_broker import BrokeredCluster
-from primus_bootstrap.launch.watch.leader import LockedError
 from primus_bootstrap.launch.watch.loop import STALE_S, TICK_S, Watcher, ends_on_signals
 from primus_bootstrap.launch.watch.targets.direct import DirectTarget
 from primus_bootstrap.launch.watch.targets.kubernetes import KubernetesTarget
