@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from primus_bootstrap.core.errors import LockedError
 from primus_bootstrap.launch.watch import job_state as states
 from primus_bootstrap.launch.watch.attempt import Lease
 from primus_bootstrap.launch.watch.broker_client import Broker
-from primus_bootstrap.launch.watch.leader import LockedError
 from primus_bootstrap.launch.watch.loop import Watcher
 from primus_bootstrap.launch.watch.restart_policy import Decision
 from primus_bootstrap.launch.watch.watch_program import make_target
