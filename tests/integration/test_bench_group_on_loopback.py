@@ -19,7 +19,7 @@ from primus_bootstrap.bench.quarantine.policy import Step
 from primus_bootstrap.bench.results.step_commands import BenchRequest, group_command
 from primus_bootstrap.core.structured import read
 from tests.integration.test_launch_direct import needs_torch
-from tests.integration.test_role_bench_node_real import lives
+from tests.integration.test_role_bench_node_real import is_running
 from tests.unit.role_module import load_role_module
 from tests.waiting import until
 
@@ -111,12 +111,12 @@ def test_a_part_is_ended_with_all_its_processes(hosts: dict[str, Path], tmp_path
     words = f"setsid sleep 300 & echo $! > {child}; wait"
     NODE.start({"name": "collectives", "argv": ["sh", "-c", words], "timeout_s": 300, "alone": True}, 7, hosts["a"])
     pid = until(lambda: child.read_text().strip() if child.exists() else "", "what it started")
-    alive = lives(pid)
+    alive = is_running(pid)
     answers = NODE.take(7, hosts["a"], stop=True)
 
     assert alive
     assert answers == {"cut": "it was ended, because another host of its group had not started"}
-    assert not lives(pid)
+    assert not is_running(pid)
     assert not hosts["a"].exists()
 
 

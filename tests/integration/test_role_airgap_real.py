@@ -1,4 +1,4 @@
-"""What the role `airgap` does on hosts: a copy of a bundle that is never torn, one source for apt, and a proof that is not fooled."""
+"""Role `airgap`: addresses of the mirrors, resolved by Ansible."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import tempfile
 from pathlib import Path
 
 
-def test_addresses_of_mirrors_are_what_the_inventory_says() -> None:
-    """Each host of the group in its order: its `ip`, else its `ansible_host`, else its name, and its own port."""
+def test_mirror_addresses_follow_the_inventory() -> None:
+    """Each host of the group in order: `ip`, else `ansible_host`, else its name, with its own port."""
     play = [
         {
             "hosts": "a",
@@ -24,13 +24,13 @@ def test_addresses_of_mirrors_are_what_the_inventory_says() -> None:
     hosts = {"a": {"ip": "10.0.0.1", "ansible_host": "x"}, "b": {"ansible_host": "10.0.0.2", "airgap_port": 9000}, "c": None}
     inventory = {"all": {"vars": {"airgap_bundle": "b"}, "children": {"airgap_mirror": {"hosts": hosts}}}}
 
-    assert said_by(play, inventory) == ["http://10.0.0.1:8187", "http://10.0.0.2:9000", "http://c:8187"]
+    assert debug_output(play, inventory) == ["http://10.0.0.1:8187", "http://10.0.0.2:9000", "http://c:8187"]
     inventory["all"]["vars"] = {}
-    assert said_by(play, inventory) == []
+    assert debug_output(play, inventory) == []
 
 
-def said_by(play: object, inventory: object) -> list[str]:
-    """Run a play of one debug task with plain Ansible; return what it shows."""
+def debug_output(play: object, inventory: object) -> list[str]:
+    """Run a play with one debug task; return its output."""
     root = Path(__file__).resolve().parents[2]
     with tempfile.TemporaryDirectory() as folder:
         hosts, book = Path(folder) / "hosts.yaml", Path(folder) / "book.yml"

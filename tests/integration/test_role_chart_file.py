@@ -1,4 +1,4 @@
-"""Where a chart's archive comes from with a bundle, by the real tasks of kube_common: the bundle alone, by the sum of its lock."""
+"""Role `kube_common`: takes a chart archive from the bundle only and checks it against the lock file."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ LONG = pytest.mark.long("roles/kube_common")
 
 
 def run(folder: Path, url: str) -> str:
-    """Run the tasks on this machine for a chart without a sum of its own; return how they went, or what was refused."""
-    # Whoever would pull from a registry fails at once: there is no such program.
+    """Run the tasks locally for a chart without its own checksum; return the result or the error."""
+    # There is no program to pull from a registry, so an attempt fails at once.
     variables = {
         "_kube_state": str(folder / "state"),
         "_kube_helm": "/nonexistent/helm",
@@ -40,8 +40,8 @@ def run(folder: Path, url: str) -> str:
 
 @pytest.mark.parametrize("url", [OCI, WEB])
 @LONG
-def test_a_chart_comes_out_of_the_bundle_alone(tmp_path: Path, url: str) -> None:
-    """From where `bundle create` puts it; one that is missing, and one with another sum than the lock's, are refused."""
+def test_chart_is_taken_from_the_bundle_only(tmp_path: Path, url: str) -> None:
+    """`bundle create` stores it there. A missing chart and a wrong checksum are refused."""
     path = tmp_path / "bundle" / file_path(url, "1.0.0")
     path.parent.mkdir(parents=True)
     path.write_bytes(b"a chart")

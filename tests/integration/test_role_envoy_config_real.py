@@ -1,4 +1,4 @@
-"""What the role `envoy` tells Envoy: pure functions, checked by their outcome and by the real Envoy."""
+"""Role `envoy`: the generated configuration, validated by the real Envoy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def validate(program: str, static: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Have the real Envoy look through a configuration."""
+    """Validate a configuration with the real Envoy."""
     path = folder / "static.json"
     path.write_text(static)
     command = [program, "--mode", "validate", "--log-level", "error", "-c", str(path)]
@@ -23,16 +23,16 @@ def validate(program: str, static: str, folder: Path) -> subprocess.CompletedPro
 
 
 @pytest.mark.timeout(300)
-def test_the_real_envoy_takes_it(tmp_path: Path, envoy_program: str) -> None:
-    """A gateway that uses most of what there is passes `envoy --mode validate`."""
+def test_envoy_accepts_the_configuration(tmp_path: Path, envoy_program: str) -> None:
+    """A gateway with most features passes `envoy --mode validate`."""
     done = validate(envoy_program, wishes(tmp_path)["static"], tmp_path)
 
     assert (done.returncode, "OK" in done.stdout) == (0, True), done.stderr[-2000:]
 
 
 @pytest.mark.timeout(300)
-def test_the_real_envoy_refuses_what_is_wrong(tmp_path: Path, envoy_program: str) -> None:
-    """What these tests stand on: a route to a cluster that is not there, and a certificate with another's key, do not pass."""
+def test_envoy_rejects_errors(tmp_path: Path, envoy_program: str) -> None:
+    """An unknown cluster and a certificate with a foreign key fail. The other test depends on this."""
     made = wishes(tmp_path)
     lost = validate(envoy_program, made["static"].replace('"cluster": "web"', '"cluster": "wed"'), tmp_path)
     (tmp_path / "edge.key").write_text(certificate("api.example.com")[1])

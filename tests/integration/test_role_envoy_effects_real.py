@@ -1,4 +1,4 @@
-"""The module `envoy_effects`: what it says of a gateway, judged on real TLS, real sockets and Envoy's own words."""
+"""Module `envoy_effects`: verdicts on a gateway with real TLS and sockets."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 
 class Answer(http.server.BaseHTTPRequestHandler):
-    """A service behind a gateway, as its answers look."""
+    """A service behind a gateway."""
 
     def do_GET(self) -> None:
-        """Say who was asked for what."""
+        """Return host and path of the request."""
         self.send_response(200)
         self.send_header("x-envoy-upstream-service-time", "1")
         self.send_header("x-asked", f"{self.headers['Host']}{self.path}")
         self.end_headers()
 
     def log_message(self, *_: Any) -> None:
-        """Say nothing."""
+        """Suppress the log."""
 
 
 @contextmanager
@@ -67,10 +67,8 @@ def serving(folder: Path, pair: tuple[str, str]) -> Iterator[dict[str, Any]]:
         ({"names": ["other.example.com"]}, ["api.example.com"], "fail", "it is not for api.example.com"),
     ],
 )
-def test_the_certificate_that_clients_are_shown_is_judged(
-    tmp_path: Path, made: dict[str, Any], names: list[str], verdict: str, reason: str
-) -> None:
-    """Out of date, soon to be, of another name: each named, with what to do. No authority is needed for it."""
+def test_served_certificate_is_checked(tmp_path: Path, made: dict[str, Any], names: list[str], verdict: str, reason: str) -> None:
+    """Expired, soon to expire and wrong name each fail with a fix, without a known authority."""
     gateway = module.Gateway("gw1")
     with serving(tmp_path, certificate(*made.pop("names"), **made)) as listener:
         module.look_at_certificate(gateway, {**listener, "names": names}, 14)
@@ -79,16 +77,16 @@ def test_the_certificate_that_clients_are_shown_is_judged(
     assert verdict == "pass" or "apply the phase gateway" in gateway.verdicts[0]["fix"]
 
 
-def test_a_request_carries_the_name_and_shows_the_path(tmp_path: Path) -> None:
-    """What a client would send: its host name inside TLS, and the path that the route says."""
+def test_request_has_host_name_and_path(tmp_path: Path) -> None:
+    """The host name is in SNI and header, the path is that of the route."""
     with serving(tmp_path, certificate("api.example.com")) as listener:
         status, headers = module.request(listener, "api.example.com", "/v1/x")
 
     assert (status, headers["x-asked"]) == (200, "api.example.com/v1/x")
 
 
-def test_nobody_who_answers_is_a_failure_and_not_unknown() -> None:
-    """A port without a listener is what clients would find."""
+def test_closed_port_fails() -> None:
+    """Clients would find no listener either, so the result is not unknown."""
     gateway = module.Gateway("gw1")
     closed = {"name": "x", "address": "127.0.0.1", "port": 1, "tls": False, "names": [], "routes": [route()]}
     module.look_at_routes(gateway, closed, HEALTHY)

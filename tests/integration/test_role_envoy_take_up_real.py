@@ -1,4 +1,4 @@
-"""The module `envoy_take_up`: in which order files are put, what is waited for, and what is said of a refusal; with the real Envoy too."""
+"""Module `envoy_take_up` with the real Envoy."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tests.unit.test_role_envoy_take_up import running as running
 
 
 @pytest.mark.timeout(300)
-def test_the_real_envoy_takes_files_and_names_a_port_that_it_cannot_have(running: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Versions are read as Envoy writes them; a port of somebody else's is named, and taken once it is free."""
+def test_envoy_loads_files_and_reports_an_occupied_port(running: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The occupied port is reported, and used as soon as it is free."""
     folder, admin, made = running
     monkeypatch.setattr(module.shutil, "chown", lambda *_: None)
     files = module.Folder(folder / "dynamic", "nobody")

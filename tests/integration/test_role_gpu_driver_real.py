@@ -1,4 +1,4 @@
-"""The role `gpu_driver`: what a host may have, decided from what was detected, and verdicts on what runs. No host is touched."""
+"""Role `gpu_driver`: the script that rebuilds the initramfs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def renew(root: Path, modules: tuple[str, ...], *, held: str, conf_s: int) -> tuple[str, str]:
-    """Run renew_initramfs.sh on a made-up host whose image is of second 1000; return what it says, and for which kernel it was renewed."""
+    """Run renew_initramfs.sh on a fake host whose image has time 1000; return the output and the rebuilt kernels."""
     programs = root / "programs"
     for folder in (programs, root / "boot", root / "etc/modprobe.d", root / "lib/modules/6.8.0/updates/dkms"):
         folder.mkdir(parents=True, exist_ok=True)
@@ -45,14 +45,14 @@ def renew(root: Path, modules: tuple[str, ...], *, held: str, conf_s: int) -> tu
         ((), "kernel/amdgpu.ko", 2000, False),
     ],
 )
-def test_an_initramfs_is_renewed_where_it_holds_an_older_module(
+def test_outdated_initramfs_is_rebuilt(
     tmp_path: Path,
     modules: tuple[str, ...],
     held: str,
     conf_s: int,
     renewed: bool,  # noqa: FBT001 (a case)
 ) -> None:
-    """Options in an image count from the day it was made; one that is newer, or holds none of the modules, is left alone."""
+    """Only an image that contains one of the modules and is older than the options is rebuilt."""
     got = renew(tmp_path, modules, held=held, conf_s=conf_s)
 
     assert got == (("renewed", "-u -k 6.8.0") if renewed else ("", ""))

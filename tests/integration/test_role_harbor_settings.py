@@ -1,4 +1,4 @@
-"""What the module `harbor_settings` does to a Harbor that behaves as its swagger says; no image of Harbor runs here."""
+"""Module `harbor_settings`, run against a fake Harbor that follows its swagger file."""
 
 from __future__ import annotations
 
@@ -48,19 +48,19 @@ STATED: dict[str, Any] = {
 
 @pytest.fixture(name="harbor")
 def fixture_harbor() -> Iterator[HarborOnLoopback]:
-    """A fresh Harbor on loopback."""
+    """A new Harbor on loopback."""
     with serving(HarborOnLoopback()) as harbor:
         yield harbor
 
 
 def settle(harbor: HarborOnLoopback, stated: dict[str, Any], password: str = PASSWORD) -> list[str]:
-    """Run the module's work against it."""
+    """Run the module against it."""
     done: list[str] = SETTINGS.settle(SETTINGS.Harbor(harbor.url, ("admin", password)), stated)
     return done
 
 
-def test_everything_comes_and_a_second_run_writes_nothing(harbor: HarborOnLoopback) -> None:
-    """Project, policy of signatures, quota, retention, fixed tags, robot, collection and scan come once."""
+def test_all_settings_are_applied_and_second_run_writes_nothing(harbor: HarborOnLoopback) -> None:
+    """Project, signature policy, quota, retention, immutable tags, robot, garbage collection and scan."""
     settle(harbor, STATED)
     first, harbor.writes = harbor.writes, []
     again = settle(harbor, STATED)
@@ -81,8 +81,8 @@ def test_everything_comes_and_a_second_run_writes_nothing(harbor: HarborOnLoopba
     assert harbor.schedules["gc"]["schedule"] == {"type": "Custom", "cron": "0 0 3 * * 6"}
 
 
-def test_only_what_differs_is_written(harbor: HarborOnLoopback) -> None:
-    """Each changed statement is one request, and names what it changes."""
+def test_only_differences_are_written(harbor: HarborOnLoopback) -> None:
+    """Each change is one request; the message names it."""
     settle(harbor, STATED)
     stated = copy.deepcopy(STATED)
     stated["projects"][0] |= {"signed_only": False, "quota_gib": 0, "keep": [{**KEEP, "count": 20}]}
@@ -105,8 +105,8 @@ def test_only_what_differs_is_written(harbor: HarborOnLoopback) -> None:
     assert not [one for one in done if "Another-secret-2" in one]
 
 
-def test_what_is_not_stated_stays(harbor: HarborOnLoopback) -> None:
-    """Projects, robots and settings of other people are neither changed nor removed."""
+def test_unlisted_entries_stay(harbor: HarborOnLoopback) -> None:
+    """Foreign projects, robots and settings are neither changed nor removed."""
     harbor.robots.append({"id": 1, "name": "robot$theirs", "level": "system", "duration": -1, "permissions": []})
     before = copy.deepcopy(harbor.projects[0])
 
@@ -116,16 +116,16 @@ def test_what_is_not_stated_stays(harbor: HarborOnLoopback) -> None:
     assert [robot["name"] for robot in harbor.robots] == ["robot$theirs", "robot$nodes"]
 
 
-def test_a_setting_that_does_not_stay_is_named(harbor: HarborOnLoopback) -> None:
-    """A Harbor that takes a field and forgets it is found out, by the field's name."""
+def test_ignored_setting_is_reported(harbor: HarborOnLoopback) -> None:
+    """A field that Harbor accepts without storing is reported by name."""
     harbor.forgets = "enable_content_trust_cosign"
 
     with pytest.raises(SETTINGS.HarborError, match=r"does not hold it: project train: enable_content_trust_cosign=true"):
         settle(harbor, STATED)
 
 
-def test_a_run_that_was_killed_half_way_ends_right(harbor: HarborOnLoopback) -> None:
-    """A robot that came without its secret, and a project without its details, are completed."""
+def test_interrupted_run_is_completed(harbor: HarborOnLoopback) -> None:
+    """A robot without its secret and a project without its settings."""
     api = SETTINGS.Harbor(harbor.url, ("admin", PASSWORD))
     for change in SETTINGS.plan(SETTINGS.read(api, STATED), STATED)[:2]:
         api.send(change.method, change.path, change.body)
@@ -136,8 +136,8 @@ def test_a_run_that_was_killed_half_way_ends_right(harbor: HarborOnLoopback) -> 
     assert [len(harbor.retentions), len(harbor.immutable[2])] == [1, 1]
 
 
-def test_lists_are_read_to_their_end(harbor: HarborOnLoopback) -> None:
-    """A project on the second page is found and not made again."""
+def test_lists_are_read_page_by_page(harbor: HarborOnLoopback) -> None:
+    """A project on the second page is not created again."""
     harbor.projects += [{"project_id": number, "name": f"p{number}", "metadata": {}} for number in range(2, 205)]
     harbor.quotas |= {number: {"id": number + 10, "hard": {"storage": -1}} for number in range(2, 205)}
 
@@ -147,16 +147,16 @@ def test_lists_are_read_to_their_end(harbor: HarborOnLoopback) -> None:
 
 
 @pytest.mark.parametrize(("password", "said"), [("wrong", "401, unauthorized")])
-def test_a_refusal_is_told_in_harbors_words(harbor: HarborOnLoopback, password: str, said: str) -> None:
-    """A wrong password of the administrator ends the run before anything is written."""
+def test_rejection_contains_harbors_message(harbor: HarborOnLoopback, password: str, said: str) -> None:
+    """A wrong administrator password ends the run before any write."""
     with pytest.raises(SETTINGS.HarborError, match=said):
         settle(harbor, STATED, password)
 
     assert harbor.writes == []
 
 
-def test_no_answer_is_an_error_of_its_own(harbor: HarborOnLoopback) -> None:
-    """A port where nobody listens, and a server that is no Harbor, are said to be so."""
+def test_no_answer_is_a_separate_error(harbor: HarborOnLoopback) -> None:
+    """Covers a closed port and a server other than Harbor."""
     api = SETTINGS.Harbor("http://127.0.0.1:1", ("admin", "x"), timeout_s=2)
 
     with pytest.raises(SETTINGS.HarborError, match="refused"):

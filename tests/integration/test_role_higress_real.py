@@ -1,4 +1,4 @@
-"""What the role `higress` decides: what contradicts itself, the objects that Higress reads, and what a gateway's answers mean."""
+"""Role `higress`: verdicts on the answers of a gateway."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ EFFECTS = load_role_module("higress", "higress_effects")
 
 
 def verdict(port: int, addresses: list[str], **route: Any) -> tuple[str, str]:
-    """Judge one route."""
+    """Return the verdict on one route."""
     tried = HIGRESS.tried([{**ROUTE, **route}], CLIENTS, "")[0]
     params = {"host": "cp1", "addresses": addresses, "http_port": port, "https_port": port, "header": "x-api-key", "ca_file": ""}
     found = EFFECTS.judge(params, tried)
     return found["verdict"], found["reason"]
 
 
-def test_a_route_that_lets_strangers_in_fails() -> None:
-    """Without a key, and with a made-up one, only 401 is right; a public route must not ask."""
+def test_route_without_authentication_fails() -> None:
+    """Requests without a key, or with a wrong one, must get 401. A public route must need none."""
     with gateway({}, 200) as port:
         open_to_all = verdict(port, ["127.0.0.1"])
         public = verdict(port, ["127.0.0.1"], public=True, clients=[])
@@ -32,13 +32,13 @@ def test_a_route_that_lets_strangers_in_fails() -> None:
     assert (public[0], closed[0], asking[0]) == ("pass", "pass", "fail")
 
 
-def test_a_gateway_that_does_not_answer_is_unknown() -> None:
-    """No address, and a port where nobody listens, are neither good nor bad."""
+def test_unreachable_gateway_is_unknown() -> None:
+    """Covers a missing address and a closed port."""
     assert verdict(1, [])[0] == "unknown"
     assert verdict(1, ["127.0.0.1"])[0] == "unknown"
 
 
-def test_a_key_is_sent_to_nobody_whose_certificate_is_not_checked() -> None:
-    """Over plain http no key of a client leaves this machine."""
+def test_key_is_sent_over_verified_tls_only() -> None:
+    """No client key is sent over plain http."""
     with gateway({str(one["key"]): 500 for one in CLIENTS}, 401) as port:
         assert verdict(port, ["127.0.0.1"])[0] == "pass"

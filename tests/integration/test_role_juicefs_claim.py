@@ -1,4 +1,4 @@
-"""Names in /tmp that become root's before JuiceFS uses them, whatever another account puts there and at whatever moment."""
+"""Creation of root-owned names in /tmp for JuiceFS, against attacks of other accounts."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ SPEC.loader.exec_module(program)
 
 
 def nothing(path: Path) -> None:
-    """Leave the name free."""
+    """Leave the name unused."""
     path.unlink(missing_ok=True)
 
 
 def full_folder(path: Path) -> None:
-    """Put a folder with something in it there."""
+    """Create a folder with a file."""
     path.mkdir()
     (path / "socket").touch()
 
 
 def link(path: Path) -> None:
-    """Put a link to another folder there."""
+    """Create a link to another folder."""
     path.symlink_to(path.parent / "kept")
 
 
@@ -47,8 +47,8 @@ PLANTED: list[Callable[[Any], None]] = [nothing, os.mkfifo, full_folder, link, l
 
 @pytest.mark.parametrize("plant", PLANTED, ids=["nothing", "pipe", "folder", "link", "file"])
 @pytest.mark.parametrize("kind", ["folder", "file"])
-def test_whatever_lies_there_is_replaced_by_something_of_roots(tmp_path: Path, plant: Callable[[Path], None], kind: str) -> None:
-    """An empty folder for the socket, or an empty state for open files; nothing that was planted is opened, followed or left."""
+def test_planted_entry_is_replaced_by_one_of_root(tmp_path: Path, plant: Callable[[Path], None], kind: str) -> None:
+    """An empty folder for the socket or an empty state file. No planted entry is opened, followed or kept."""
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept" / "file").touch()
     path = tmp_path / "name"
@@ -64,8 +64,8 @@ def test_whatever_lies_there_is_replaced_by_something_of_roots(tmp_path: Path, p
 
 
 @pytest.mark.parametrize("kind", ["folder", "file"])
-def test_an_account_that_always_comes_first_does_not_hold_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    """Whenever the name is free and something is about to be made there, the other account has put a full folder there already."""
+def test_account_that_wins_every_race_does_not_keep_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """The account creates a full folder before each creation."""
     path = tmp_path / "name"
 
     def after_the_other(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -86,8 +86,8 @@ def test_an_account_that_always_comes_first_does_not_hold_the_name(tmp_path: Pat
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="needs root and unshare, for mounts of its own")
-def test_a_mount_on_the_name_is_taken_away(tmp_path: Path) -> None:
-    """An account may mount on a folder of its own with fusermount3; here it is a tmpfs, in a namespace of its own, twice on one folder."""
+def test_mount_on_the_name_is_removed(tmp_path: Path) -> None:
+    """Accounts may mount on their own folder with fusermount3. The test mounts tmpfs twice in a namespace."""
     path, file = tmp_path / "name", content.roles_dir() / "juicefs/files/juicefs_claim.py"
     path.mkdir()
     mounts = f"mount -t tmpfs none {path} && mount -t tmpfs none {path} && touch {path}/there"

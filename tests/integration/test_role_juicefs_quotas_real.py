@@ -1,4 +1,4 @@
-"""The module `account_quotas`: what each account may keep, and what happens to one that already keeps more."""
+"""Module `account_quotas`: the file that stores exact limits."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_exact_limits_are_kept_in_a_folder_of_roots(tmp_path: Path) -> None:
-    """What is written is read again; a record that is none counts as nothing, and a link in its place is refused."""
+def test_exact_limits_are_stored_in_a_root_folder(tmp_path: Path) -> None:
+    """Invalid content counts as empty; a link in its place is refused."""
     volume = quotas.Volume({"by": "user", "record_folder": str(tmp_path)})
     before = volume.noted()
     volume.note({"uid:7": Limit(1500 * GIB, 40)})

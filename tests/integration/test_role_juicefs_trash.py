@@ -1,4 +1,4 @@
-"""The program that closes the trash of a volume: it covers JuiceFS' own folder and nothing else."""
+"""The program that hides the trash of a volume."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NUMBER = "9223372032828243968"
 
 
 def close(folder: Path, number: str, *mode: str) -> tuple[str, str]:
-    """Run the program where the folder of the trash has a number; return what it printed, and what it mounted."""
+    """Run the program with this inode number of the trash; return its output and its mounts."""
     stat = f'#!/bin/sh\n[ "{number}" ] || exit 1\necho "{number}"\n'
     for name, text in (("stat", stat), ("mount", f'#!/bin/sh\necho "$*" >> {folder}/mounted\n')):
         (folder / name).write_text(text, encoding="utf-8")
@@ -29,8 +29,8 @@ def close(folder: Path, number: str, *mode: str) -> tuple[str, str]:
     return done.stdout.strip(), mounted.read_text(encoding="utf-8").strip() if mounted.exists() else ""
 
 
-def test_juicefs_own_folder_is_covered(tmp_path: Path) -> None:
-    """By an empty folder that only root can enter, and that nothing can be written to."""
+def test_trash_folder_is_covered(tmp_path: Path) -> None:
+    """By an empty, read-only folder that only root can enter."""
     said, mounted = close(tmp_path, NUMBER)
 
     assert said == "closes"
@@ -39,11 +39,11 @@ def test_juicefs_own_folder_is_covered(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", ["", "1", "2049"])
-def test_nothing_else_is_covered(tmp_path: Path, number: str) -> None:
-    """No trash, one that is covered already, and a folder or link of a user with that name."""
+def test_other_entries_are_not_covered(tmp_path: Path, number: str) -> None:
+    """Covers a missing or covered trash, and a user's folder or link of that name."""
     assert close(tmp_path, number) == ("", "")
 
 
-def test_a_look_changes_nothing(tmp_path: Path) -> None:
-    """In check mode it says that it would."""
+def test_check_mode_changes_nothing(tmp_path: Path) -> None:
+    """It reports the pending change."""
     assert close(tmp_path, NUMBER, "look") == ("closes", "")

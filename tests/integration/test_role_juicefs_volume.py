@@ -1,4 +1,4 @@
-"""The module `juicefs_volume`: format once, never again, and say what is wrong where it cannot be had."""
+"""Module `juicefs_volume`: formats a volume once and explains failures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 volume: Any = load_role_module("juicefs", "juicefs_volume")
 
-# As the programs print them; the time at the start of a line is left in once.
+# Output of the real programs; one line keeps its time stamp.
 EMPTY_0_14 = "2026/11/21 09:10:33.942486 juicefs[480] <FATAL>: load setting: no volume found\n"
 EMPTY_1_4 = "<FATAL>: get status: load setting: database is not formatted, please run `juicefs format ...` first [status@status.go:84]\n"
 REFUSED = "<FATAL>: get status: load setting: WRONGPASS invalid username-password pair or user is disabled. [status@status.go:84]\n"
@@ -25,7 +25,7 @@ FOUND = f"2026/11/21 09:10:34 juicefs[511] <INFO>: Meta address: redis://n1:6379
 
 
 def make_program(folder: Path, status: str, *, after: str = FOUND, format_status: int = 0) -> dict[str, Any]:
-    """Write a program that answers `status` with one text before and another after `format`, and notes its calls."""
+    """Write a program that answers `status` before and after `format`, and records its calls."""
     path = folder / "juicefs"
     (folder / "before").write_text(status, encoding="utf-8")
     (folder / "after").write_text(after, encoding="utf-8")
@@ -44,13 +44,13 @@ grep -q Setting before
 
 
 def calls(folder: Path) -> list[str]:
-    """Return what the program was called with."""
+    """Return the recorded arguments."""
     return (folder / "calls").read_text(encoding="utf-8").splitlines()
 
 
 @pytest.mark.parametrize("empty", [EMPTY_0_14, EMPTY_1_4])
-def test_an_empty_engine_is_formatted_once(tmp_path: Path, empty: str) -> None:
-    """Both ways of saying that there is no volume lead to one format; the next run finds it."""
+def test_empty_engine_is_formatted_once(tmp_path: Path, empty: str) -> None:
+    """Both messages for a missing volume lead to one format; the next run finds the volume."""
     wanted = make_program(tmp_path, empty)
 
     assert volume.have(wanted, {}) == (True, "bde7974d")
@@ -60,8 +60,8 @@ def test_an_empty_engine_is_formatted_once(tmp_path: Path, empty: str) -> None:
     ]
 
 
-def test_secrets_go_through_the_environment(tmp_path: Path) -> None:
-    """The program finds them in its environment and nowhere among its arguments; nothing else of ours is handed over."""
+def test_secrets_are_passed_in_the_environment(tmp_path: Path) -> None:
+    """They are not in the arguments; no other variable is passed."""
     wanted = make_program(tmp_path, EMPTY_1_4)
     volume.have(wanted, {"META_PASSWORD": "hidden-meta", "SECRET_KEY": "hidden-key"})
     environment = (tmp_path / "environment").read_text(encoding="utf-8")
@@ -71,8 +71,8 @@ def test_secrets_go_through_the_environment(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "value"), [("name", "other"), ("storage", "s3"), ("bucket", "n2:/objects/")])
-def test_another_volume_is_never_formatted(tmp_path: Path, name: str, value: str) -> None:
-    """A volume of another name, kind or bucket is an error with a fix, whatever the inventory says."""
+def test_other_volume_is_never_formatted(tmp_path: Path, name: str, value: str) -> None:
+    """A different name, storage or bucket is an error with a fix."""
     wanted = {**make_program(tmp_path, FOUND), name: value}
 
     with pytest.raises(volume.VolumeError, match=f"{name} .* instead of '{value}'.* Fix: "):
@@ -82,8 +82,8 @@ def test_another_volume_is_never_formatted(tmp_path: Path, name: str, value: str
 
 
 @pytest.mark.parametrize(("answer", "words"), [(REFUSED, "refuses the password"), (GONE, "connection refused"), ("", "it said nothing")])
-def test_an_engine_that_cannot_be_used_is_not_formatted(tmp_path: Path, answer: str, words: str) -> None:
-    """A refused password, a dead engine and silence are told apart, and none of them is taken for an empty engine."""
+def test_unavailable_engine_is_not_formatted(tmp_path: Path, answer: str, words: str) -> None:
+    """A rejected password, a stopped engine and a time-out are distinct errors."""
     wanted = make_program(tmp_path, answer)
 
     with pytest.raises(volume.VolumeError, match=f"{words}.* Fix: "):
@@ -92,16 +92,16 @@ def test_an_engine_that_cannot_be_used_is_not_formatted(tmp_path: Path, answer: 
     assert {call.split()[0] for call in calls(tmp_path)} == {"status"}
 
 
-def test_a_format_that_fails_names_the_cause(tmp_path: Path) -> None:
-    """What the program says last is the cause."""
+def test_failed_format_reports_the_cause(tmp_path: Path) -> None:
+    """The last output of the program is the cause."""
     wanted = make_program(tmp_path, EMPTY_1_4, format_status=1)
 
     with pytest.raises(volume.VolumeError, match="object storage: unable to authenticate"):
         volume.have(wanted, {})
 
 
-def test_an_engine_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program that does not come back is ended, and the time is in the message."""
+def test_hanging_engine_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message contains the time."""
     wanted = make_program(tmp_path, EMPTY_1_4)
     (tmp_path / "juicefs").write_text("#!/bin/sh\nexec sleep 30\n", encoding="utf-8")
     monkeypatch.setattr(volume, "_STATUS_S", 0.3)
@@ -110,8 +110,8 @@ def test_an_engine_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.Mo
         volume.have(wanted, {})
 
 
-def test_environment_files_are_read_as_systemd_does(tmp_path: Path) -> None:
-    """Comments are left out, and a value may hold equals signs."""
+def test_environment_file_is_parsed_as_by_systemd(tmp_path: Path) -> None:
+    """Comments are skipped; values may contain equals signs."""
     path = tmp_path / "secrets.env"
     path.write_text("# Ansible managed = yes\nMETA_PASSWORD=a=b#c\nSECRET_KEY=\n", encoding="utf-8")
 

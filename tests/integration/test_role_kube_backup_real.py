@@ -1,4 +1,4 @@
-"""The role `kube_backup`: what etcd a host runs, what must not be restored, who takes a backup, and which ones go."""
+"""Role `kube_backup`: health of the local API server and etcd member."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 serves: Any = _load("etcd_serves", ROLE / "files/etcd_serves.py")
 
 
-def test_only_the_hosts_own_api_server_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kubeconfig names another host, or the address of all: that one answers while this one does not."""
+def test_only_the_local_api_server_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kubeconfig names another or the shared address, which answers although the local server does not."""
     kubectl = tmp_path / "kubectl"
     kubectl.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/asked\ncase "$*" in *https://127.0.0.1:7443*) exit 1;; esac\necho ok\n')
     kubectl.chmod(0o755)
@@ -38,8 +38,8 @@ def test_only_the_hosts_own_api_server_counts(tmp_path: Path, monkeypatch: pytes
     ("said", "serving"),
     [('[{"endpoint": "x", "health": true}]', True), ('[{"endpoint": "x", "health": false}]', False), ("", False), ("exit 1", False)],
 )
-def test_a_member_serves_when_it_reads_through_its_leader(tmp_path: Path, said: str, *, serving: bool) -> None:
-    """What `etcdctl endpoint health` of this host says; a leader that is known is not enough, and no answer is no good one."""
+def test_member_serves_if_it_reads_through_its_leader(tmp_path: Path, said: str, *, serving: bool) -> None:
+    """`etcdctl endpoint health` of this host decides. A known leader is not enough; no answer fails."""
     etcdctl = tmp_path / "etcdctl"
     etcdctl.write_text(f"#!/bin/sh\n{said if said.startswith('exit') else f'echo {said!r}'}\n")
     etcdctl.chmod(0o755)

@@ -1,4 +1,4 @@
-"""The role `node_exporter`: the hash of its password, and what its verification makes of answers."""
+"""Role `node_exporter`: verdicts of the verification on a real service."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.unit.test_role_host_certificate import bring, installed, wish
+from tests.unit.test_role_host_certificate import ensure, installed, specified
 from tests.unit.test_role_node_exporter import NUMBERS, effects
 
 if TYPE_CHECKING:
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-    """A service with a password, or one that lets everybody in."""
+    """A service with or without password."""
 
     def do_GET(self) -> None:
-        """Answer with the numbers, or with 401."""
+        """Answer with metrics or with 401."""
         server: Any = self.server
         right = self.headers.get("Authorization") == "Basic cHJvbWV0aGV1czpyaWdodA=="  # prometheus:right
         self.send_response(200 if right or server.is_open else 401)
@@ -29,13 +29,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(NUMBERS.encode())
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Suppress the log."""
 
 
 @pytest.fixture
 def tls(tmp_path: Path) -> Path:
     """Return a folder with a certificate for 127.0.0.1."""
-    bring(tmp_path / "ca", wish(names=("n1", "127.0.0.1")))
+    ensure(tmp_path / "ca", specified(names=("n1", "127.0.0.1")))
     return installed(tmp_path / "ca", "n1", tmp_path / "tls")
 
 
@@ -55,8 +55,8 @@ def serving(tls: Path, *, with_tls: bool = True, is_open: bool = False) -> Itera
     thread.join()
 
 
-def judged(tls: Path, port: int, **changes: Any) -> dict[str, str]:
-    """Let the verification look; return the verdicts by check."""
+def verdicts_on(tls: Path, port: int, **changes: Any) -> dict[str, str]:
+    """Run the verification; return the verdict of each check."""
     words = {"host": "n1", "connect": "127.0.0.1", "address": "n1", "port": port, "ca_file": str(tls / "ca.crt"), "user": "prometheus"}
     service = effects.Service({**words, "password": "right", **changes}, "node_exporter")
     effects.look_at_numbers(service, service.look_at_access("/metrics", "unit"), "unit")
@@ -64,40 +64,40 @@ def judged(tls: Path, port: int, **changes: Any) -> dict[str, str]:
     return {one["check"].removeprefix("node_exporter."): one["verdict"] for one in service.verdicts}
 
 
-def test_a_service_with_tls_and_a_password_passes(tls: Path) -> None:
-    """Let in with the right password under its own name, refused with a wrong one, none, and plain text."""
+def test_service_with_tls_and_password_passes(tls: Path) -> None:
+    """The right password works; a wrong one, none and plain http are refused."""
     for port in serving(tls):
-        found = judged(tls, port)
+        found = verdicts_on(tls, port)
 
         assert found["answers"] == found["refuses_wrong_password"] == found["refuses_no_password"] == "pass"
         assert found["refuses_plain_text"] == found["numbers"] == found["text_files"] == "pass"
 
 
-def test_a_service_that_lets_everybody_in_fails(tls: Path) -> None:
-    """It answers, and that is not enough."""
+def test_service_without_password_fails(tls: Path) -> None:
+    """An answer alone is not enough."""
     for port in serving(tls, is_open=True):
-        found = judged(tls, port)
+        found = verdicts_on(tls, port)
 
         assert (found["answers"], found["refuses_wrong_password"], found["refuses_no_password"]) == ("pass", "fail", "fail")
 
 
-def test_a_service_without_tls_fails(tls: Path) -> None:
-    """Plain text is answered, and HTTPS is not."""
+def test_service_without_tls_fails(tls: Path) -> None:
+    """It answers plain http but not HTTPS."""
     for port in serving(tls, with_tls=False):
-        found = judged(tls, port)
+        found = verdicts_on(tls, port)
 
         assert (found["answers"], found["refuses_plain_text"], found["numbers"]) == ("fail", "fail", "unknown")
 
 
-def test_a_certificate_of_another_name_fails(tls: Path) -> None:
-    """Whoever scrapes it under its name in the inventory would not believe it."""
+def test_certificate_with_another_name_fails(tls: Path) -> None:
+    """Prometheus uses the inventory name and would reject it."""
     for port in serving(tls):
-        assert judged(tls, port, address="n2")["answers"] == "fail"
+        assert verdicts_on(tls, port, address="n2")["answers"] == "fail"
 
 
-def test_nobody_there_is_a_fail_and_the_rest_unknown(tls: Path) -> None:
-    """A service that does not answer refuses nobody."""
-    assert judged(tls, 1) == {
+def test_missing_service_fails_and_other_checks_are_unknown(tls: Path) -> None:
+    """A service that does not answer refuses no request."""
+    assert verdicts_on(tls, 1) == {
         "answers": "fail",
         "refuses_wrong_password": "unknown",
         "refuses_no_password": "unknown",

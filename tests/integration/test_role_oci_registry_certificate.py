@@ -1,4 +1,4 @@
-"""The registry's certificate, judged and made by the real openssl."""
+"""The registry's certificate, created and checked with the real openssl."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAMES = ["registry.test", "10.0.0.5"]
 
 
 def load() -> ModuleType:
-    """Load the program that the role brings to the host."""
+    """Load the program of the role."""
     path = content.roles_dir() / "oci_registry" / "files" / "registry_certificate.py"
     spec = importlib.util.spec_from_file_location("registry_certificate", path)
     assert spec
@@ -33,26 +33,26 @@ PROGRAM = load()
 
 
 def keeper(folder: Path, *, changes: bool = True, **other: Any) -> Any:
-    """Return a keeper of a folder, with the role's defaults."""
+    """Return the certificate keeper of a folder with the role's defaults."""
     settings = {"folder": str(folder), "group": os.getgid(), "given": False, "given_ca": False, "names": NAMES, "ca_name": "test"}
     return PROGRAM.Keeper({**settings, "valid_days": 397, "renew_days": 60, "ca_valid_days": 3650, **other}, changes=changes)
 
 
 def run(*words: str) -> None:
-    """Run openssl as a site's own authority would."""
+    """Run openssl."""
     subprocess.run(["openssl", *words], check=True, capture_output=True, timeout=60)
 
 
 def give(folder: Path, name: str = "registry.test") -> None:
-    """Make a self-signed certificate as a site would give one."""
+    """Create a self-signed certificate as a site would provide it."""
     made = ["-keyout", str(folder / "given.key"), "-out", str(folder / "given.crt")]
     named = ["-subj", f"/CN={name}", "-addext", f"subjectAltName=DNS:{name}"]
     run("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", *named, *made)
     (folder / "given-ca.crt").write_bytes((folder / "given.crt").read_bytes())
 
 
-def test_a_second_look_changes_nothing(tmp_path: Path) -> None:
-    """The authority and the certificate are made once; both name what clients use, and the keys are closed to others."""
+def test_second_run_changes_nothing(tmp_path: Path) -> None:
+    """Authority and certificate are created once; names match and keys are private."""
     first, second = keeper(tmp_path), keeper(tmp_path)
     first.keep_own()
     before = (tmp_path / "server.pem").read_bytes()
@@ -67,8 +67,8 @@ def test_a_second_look_changes_nothing(tmp_path: Path) -> None:
     assert oct((tmp_path / "server.pem").stat().st_mode & 0o777) == "0o640"
 
 
-def test_a_look_changes_nothing(tmp_path: Path) -> None:
-    """In check mode it only says what it would do."""
+def test_check_mode_changes_nothing(tmp_path: Path) -> None:
+    """It reports the pending changes."""
     look = keeper(tmp_path, changes=False)
 
     look.keep_own()
@@ -77,8 +77,8 @@ def test_a_look_changes_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_new_name_and_a_near_end_renew(tmp_path: Path) -> None:
-    """A name that is missing, and an end within the stated days, each make a new certificate by the same authority."""
+def test_new_name_or_near_expiry_renews(tmp_path: Path) -> None:
+    """Each leads to a new certificate of the same authority."""
     keeper(tmp_path).keep_own()
     authority = (tmp_path / "ca.crt").read_bytes()
     named, near = keeper(tmp_path, names=[*NAMES, "new.test"]), keeper(tmp_path, names=[*NAMES, "new.test"], renew_days=398)
@@ -91,8 +91,8 @@ def test_a_new_name_and_a_near_end_renew(tmp_path: Path) -> None:
     assert (tmp_path / "ca.crt").read_bytes() == authority
 
 
-def test_the_authority_is_renewed_with_the_same_key(tmp_path: Path) -> None:
-    """A certificate that the former one signed stays good under the renewed one."""
+def test_authority_is_renewed_with_the_same_key(tmp_path: Path) -> None:
+    """Certificates of the old one remain valid."""
     keeper(tmp_path, ca_valid_days=400).keep_own()
     server, key = (tmp_path / "server.pem").read_bytes(), (tmp_path / "authority" / "ca.key").read_bytes()
     again = keeper(tmp_path, valid_days=401)
@@ -105,8 +105,8 @@ def test_the_authority_is_renewed_with_the_same_key(tmp_path: Path) -> None:
     assert PROGRAM.signed_by(tmp_path / "server.pem", tmp_path / "ca.crt")[0]
 
 
-def test_a_lost_certificate_and_a_torn_file_are_mended(tmp_path: Path) -> None:
-    """What a kill or a hand left behind is made anew."""
+def test_lost_certificate_and_damaged_file_are_replaced(tmp_path: Path) -> None:
+    """This occurs after a kill or a manual change."""
     keeper(tmp_path).keep_own()
     (tmp_path / "server.pem").write_text("torn", encoding="utf-8")
     again = keeper(tmp_path)
@@ -117,8 +117,8 @@ def test_a_lost_certificate_and_a_torn_file_are_mended(tmp_path: Path) -> None:
     assert keeper(tmp_path).why_renew() == ""
 
 
-def test_a_given_certificate_is_taken_once(tmp_path: Path) -> None:
-    """A good one is taken up; the second time nothing changes."""
+def test_provided_certificate_is_installed_once(tmp_path: Path) -> None:
+    """A second run changes nothing."""
     give(tmp_path)
     first, second = keeper(tmp_path, given=True, given_ca=True), keeper(tmp_path, given=True, given_ca=True)
 
@@ -129,8 +129,8 @@ def test_a_given_certificate_is_taken_once(tmp_path: Path) -> None:
     assert second.said == []
 
 
-def test_a_given_certificate_for_another_name_is_named(tmp_path: Path) -> None:
-    """Both names are said, with a fix, and what serves stays."""
+def test_provided_certificate_with_another_name_is_refused(tmp_path: Path) -> None:
+    """The error contains both names and a fix; the current certificate stays."""
     give(tmp_path, name="other.test")
     (tmp_path / "server.pem").write_text("what serves", encoding="utf-8")
 
@@ -140,8 +140,8 @@ def test_a_given_certificate_for_another_name_is_named(tmp_path: Path) -> None:
     assert (tmp_path / "server.pem").read_text(encoding="utf-8") == "what serves"
 
 
-def test_a_given_certificate_that_has_ended_is_named(tmp_path: Path) -> None:
-    """The day on which it ended is said, with a fix."""
+def test_expired_provided_certificate_is_refused(tmp_path: Path) -> None:
+    """The error contains the date and a fix."""
     give(tmp_path)
     settings = f"[ca]\ndefault_ca=d\n[d]\ndatabase={tmp_path}/index\nserial={tmp_path}/serial\nnew_certs_dir={tmp_path}\n"
     (tmp_path / "conf").write_text(f"{settings}default_md=sha256\npolicy=p\n[p]\ncommonName=supplied\n", encoding="utf-8")
@@ -157,8 +157,8 @@ def test_a_given_certificate_that_has_ended_is_named(tmp_path: Path) -> None:
         keeper(tmp_path, given=True, given_ca=True).take_given()
 
 
-def test_a_key_of_another_certificate_and_a_foreign_authority_are_named(tmp_path: Path) -> None:
-    """The pair is compared, and the chain is followed to the authority that was given."""
+def test_mismatched_key_and_foreign_authority_are_refused(tmp_path: Path) -> None:
+    """The pair must match, and the chain must end at the provided authority."""
     give(tmp_path)
     certificate = (tmp_path / "given.crt").read_bytes()
     give(tmp_path)

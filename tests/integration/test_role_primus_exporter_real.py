@@ -1,4 +1,4 @@
-"""What a host tells of itself: the program `primus_exporter.py`, run against hosts that are folders, with tools that answer as told."""
+"""The program `primus_exporter.py`, run on fake hosts with fake tools."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.unit.test_role_primus_exporter import host as host
 exporter: Any = _load("primus_exporter_program", PROGRAM)
 HERE = socket.gethostname()
 
-# As `nvidia-smi -q -x` of driver 550 prints an H200, shortened to what is read; the second GPU hides what it has not.
+# `nvidia-smi -q -x` of driver 550 on an H200, shortened to the parsed elements; the second GPU has none of the optional ones.
 SMI = """<?xml version="1.0" ?>
 <nvidia_smi_log><driver_version>550.54</driver_version>
 <gpu id="00000000:18:00.0"><product_name>NVIDIA H200</product_name><minor_number>0</minor_number><uuid>GPU-a</uuid>
@@ -39,8 +39,8 @@ SMI = """<?xml version="1.0" ?>
 """
 
 
-def test_a_host_without_anything_tells_only_that_it_is_not_quarantined(host: Host) -> None:
-    """No GPU, no checks, no certificate: nothing of them is there, above all no zero."""
+def test_empty_host_reports_no_quarantine_only(host: Host) -> None:
+    """Without GPU, checks and certificate, their metrics are absent instead of zero."""
     numbers, complaint = host.run()
     names = {series.partition("{")[0] for series in numbers}
 
@@ -50,7 +50,7 @@ def test_a_host_without_anything_tells_only_that_it_is_not_quarantined(host: Hos
 
 
 def test_health_is_read_through_the_real_gate(host: Host) -> None:
-    """The verdict and each check; a stale file is unknown, and its checks are not told."""
+    """Reports the verdict and each check. A stale file is unknown, without checks."""
     gate = content.roles_dir() / "node_health" / "files" / "health_gate.py"
     host.settings["gate"] = str(host.write("lib/health_gate.py", gate.read_text("utf-8")))
     boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
@@ -74,8 +74,8 @@ def test_health_is_read_through_the_real_gate(host: Host) -> None:
     assert not [series for series in stale if "primus_health_check" in series]
 
 
-def test_amds_numbers_come_from_the_drivers_files(host: Host) -> None:
-    """Millidegrees, microwatts and percent become the units of their names; the limit is the lowest of the device's own."""
+def test_amd_metrics_are_read_from_driver_files(host: Host) -> None:
+    """Units follow the metric names. The limit is the lowest one of the device."""
     files = {"product_name": "MI300X", "gpu_busy_percent": "95", "mem_info_vram_used": "1000", "mem_info_vram_total": "4000"}
     monitor = {"temp1_input": "65000", "temp1_label": "junction", "temp1_crit": "100000", "temp2_input": "70000", "temp2_label": "mem"}
     power = {"temp2_crit": "95000", "power1_average": "550000000", "power1_cap": "700000000", "power1_cap_default": "750000000"}
@@ -93,8 +93,8 @@ def test_amds_numbers_come_from_the_drivers_files(host: Host) -> None:
     assert numbers['primus_exporter_source_up{source="gpu"}'] == 1
 
 
-def test_a_gpu_whose_driver_says_nothing_is_unknown_and_its_neighbour_is_told(host: Host) -> None:
-    """No zero stands for it."""
+def test_gpu_without_data_is_unknown_and_others_are_reported(host: Host) -> None:
+    """It has no metric with a zero."""
     host.gpu("0000:05:00.0", "0x1002")
     host.gpu("0000:06:00.0", "0x1002", gpu_busy_percent="3")
     numbers, complaint = host.run()
@@ -105,8 +105,8 @@ def test_a_gpu_whose_driver_says_nothing_is_unknown_and_its_neighbour_is_told(ho
     assert "nothing is known of 0000:05:00.0" in complaint
 
 
-def test_nvidias_numbers_come_from_nvidia_smi(host: Host) -> None:
-    """What a GPU has not, or cannot say, is absent; older and newer names of elements are read."""
+def test_nvidia_metrics_are_read_from_nvidia_smi(host: Host) -> None:
+    """Missing values are omitted; old and new element names are parsed."""
     for address in ("0000:18:00.0", "0000:2a:00.0"):
         host.gpu(address, "0x10de")
     host.tool("nvidia-smi", f"cat << 'EOF'\n{SMI}EOF")
@@ -134,8 +134,8 @@ def test_nvidias_numbers_come_from_nvidia_smi(host: Host) -> None:
         ("", "nothing is known of"),
     ],
 )
-def test_a_tool_that_fails_hangs_or_talks_nonsense_costs_no_other_source(host: Host, tool: str, reason: str) -> None:
-    """It is killed, its source is unknown, and the others are told in time."""
+def test_failing_tool_affects_its_own_source_only(host: Host, tool: str, reason: str) -> None:
+    """A tool that fails, hangs or prints garbage makes its source unknown; the others report in time."""
     host.settings["timeout_s"] = 3 if "sleep" in tool else 20
     host.gpu("0000:18:00.0", "0x10de")
     host.tool("nvidia-smi", tool or "echo '<nvidia_smi_log></nvidia_smi_log>'")
@@ -149,8 +149,8 @@ def test_a_tool_that_fails_hangs_or_talks_nonsense_costs_no_other_source(host: H
     assert time.monotonic() - started < 60
 
 
-def test_of_a_users_file_only_the_runs_own_numbers_are_passed_on(host: Host) -> None:
-    """Numbers of other names, links, folders, long and old files are not; what is quoted stays quoted."""
+def test_only_known_metrics_of_user_files_are_passed_on(host: Host) -> None:
+    """Other names, links, folders, long and old files are skipped; quoting is kept."""
     good = (
         'primus_train_step{run="/a \\"b\\"\\\\c",job_id="7",host="n1",evil="x"} 5\nprimus_train_loss{run="/a",job_id="7",host="n1"} NaN\n'
     )
@@ -174,8 +174,8 @@ def test_of_a_users_file_only_the_runs_own_numbers_are_passed_on(host: Host) -> 
     assert f"4 files or samples of {ME} were left out" in complaint
 
 
-def test_what_the_real_trainer_writes_is_passed_on(host: Host) -> None:
-    """Consumer and producer agree: the gauges of workloads/train/telemetry.py come through with their labels."""
+def test_metrics_of_the_trainer_are_passed_on(host: Host) -> None:
+    """The gauges of workloads/train/telemetry.py keep their labels."""
     pytest.importorskip("torch", reason="this Python has no torch")
     from workloads.train import telemetry  # noqa: PLC0415 (needs torch)
 
@@ -190,8 +190,8 @@ def test_what_the_real_trainer_writes_is_passed_on(host: Host) -> None:
     assert not [series for series in numbers if "mfu" in series]
 
 
-def test_of_a_watched_job_the_folder_says_which_job_and_whose(host: Host) -> None:
-    """Labels of the file for user, run and job are replaced; a file elsewhere with its id or run folder is left out."""
+def test_job_folder_determines_job_and_user_labels(host: Host) -> None:
+    """They replace the labels of the file. Files elsewhere with the same id or run folder are skipped."""
     job = "big-0a1b2c"
     host.write(f"jobs/{job}/run/metrics.prom", 'primus_train_step{run="/r",job_id="x",user="eve",host="n1"} 7\n')
     forged = f'primus_train_step{{run="/r",job_id="{job}"}} 8\nprimus_train_step{{run="/jfs/primus/jobs/{job}/run"}} 9\n'
@@ -206,8 +206,8 @@ def test_of_a_watched_job_the_folder_says_which_job_and_whose(host: Host) -> Non
     assert numbers[f'primus_train_refused{{user="{ME}"}}'] == 2
 
 
-def test_a_job_folder_that_cannot_be_looked_at_hides_no_other(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its owner can mount a file system on it that refuses root: only this job is left out."""
+def test_unreadable_job_folder_hides_no_other(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its owner can mount a file system that refuses root; only this job is skipped."""
     for name in ("bad-0a1b2c", "good-0a1b2c"):
         host.write(f"jobs/{name}/run/metrics.prom", "")
     real = safe_files.Folder.stat
@@ -223,8 +223,8 @@ def test_a_job_folder_that_cannot_be_looked_at_hides_no_other(host: Host, monkey
     assert [place.job for places in found.values() for place in places] == ["good-0a1b2c"]
 
 
-def test_nobody_writes_in_the_name_of_another_account(host: Host) -> None:
-    """Folder and file belong to one account, and that is the one of the label, whatever the file says."""
+def test_account_label_is_the_owner_of_the_file(host: Host) -> None:
+    """Folder and file must have the same owner; the label of the file is ignored."""
     if os.geteuid():
         pytest.skip("needs root, to have files of two accounts")
     host.root.chmod(0o755)
@@ -245,16 +245,16 @@ def test_nobody_writes_in_the_name_of_another_account(host: Host) -> None:
     assert "is owned by uid 0" in complaint
 
 
-def test_an_account_does_not_write_what_this_program_says_of_it(host: Host) -> None:
-    """Names of the exporter's own samples are not taken from files."""
+def test_user_files_cannot_set_metrics_of_the_exporter(host: Host) -> None:
+    """Names of the exporter's own samples are skipped."""
     host.write(f"training/{ME}/a.prom", f'primus_train_refused{{user="{ME}"}} 0\nprimus_train_updated_timestamp_seconds{{run="/r"}} 1\n')
     numbers, _ = host.run()
 
     assert not [series for series in numbers if series.startswith("primus_train")]
 
 
-def test_a_link_in_the_place_of_the_folders_silences_the_source(host: Host) -> None:
-    """Root's own folder is wrong, which no account can cause: the source says so instead of following it."""
+def test_link_in_place_of_the_root_folder_disables_the_source(host: Host) -> None:
+    """Accounts cannot create it, so the source reports an error."""
     (host.root / "elsewhere").mkdir()
     (host.root / "training").symlink_to(host.root / "elsewhere")
     numbers, complaint = host.run()
@@ -263,8 +263,8 @@ def test_a_link_in_the_place_of_the_folders_silences_the_source(host: Host) -> N
     assert "is a symbolic link" in complaint
 
 
-def test_slurms_nodes_count_once_and_silent_ones_are_unavailable(host: Host) -> None:
-    """As sinfo 22.05 prints them: long states, one line a partition, a star for a node that does not answer."""
+def test_slurm_nodes_are_counted_once(host: Host) -> None:
+    """Input as printed by sinfo 22.05: long states, a line per partition, a star for no answer."""
     host.settings["slurm"] = True
     host.tool("sinfo", "printf 'n1|idle\\nn1|idle\\nn2|drained\\nn3|idle*\\nn4|mixed\\nn5|down*\\nn6|allocated\\n'")
     numbers, _ = host.run()
@@ -280,8 +280,8 @@ def test_slurms_nodes_count_once_and_silent_ones_are_unavailable(host: Host) -> 
     }
 
 
-def test_a_quarantine_is_told_by_its_owner_and_a_broken_record_is_unknown(host: Host) -> None:
-    """A record that nobody can read is not read as none."""
+def test_quarantine_has_its_owner_and_damaged_record_is_unknown(host: Host) -> None:
+    """An unreadable record does not count as none."""
     host.write("quarantine.json", '{"owner": "ada", "reason": "x", "time": 1}')
     owned, _ = host.run()
     host.write("quarantine.json", "{")

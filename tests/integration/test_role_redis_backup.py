@@ -1,4 +1,4 @@
-"""The program that backs Redis up, and the one that puts a backup back, run with stand-ins for Redis' own programs."""
+"""The backup and restore programs of Redis, run with fake Redis programs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RESTORE = content.roles_dir() / "redis" / "files" / "restore.sh"
 
 @pytest.fixture
 def programs(tmp_path: Path) -> dict[str, str]:
-    """Return an environment in which redis-cli copies as many bytes as $BYTES says, and every backup holds $KEYS keys."""
+    """Return an environment in which redis-cli copies $BYTES bytes and each backup has $KEYS keys."""
     folder = tmp_path / "bin"
     folder.mkdir()
     texts = {
@@ -35,7 +35,7 @@ def programs(tmp_path: Path) -> dict[str, str]:
 
 
 def put(folder: Path, name: str, size: int = 1000, age_h: float = 0) -> Path:
-    """Put a backup of that size and age there."""
+    """Write a backup of this size and age."""
     path = folder / f"dump-{name}.rdb"
     path.write_bytes(b"0" * size)
     at = time.time() - age_h * 3600
@@ -44,7 +44,7 @@ def put(folder: Path, name: str, size: int = 1000, age_h: float = 0) -> Path:
 
 
 def back_up(tmp_path: Path, programs: dict[str, str], **environment: str) -> tuple[int, str, list[str]]:
-    """Run the backup, keeping two; return status, complaints, and the names that are left."""
+    """Run the backup, keeping two; return status, errors and the remaining names."""
     script = tmp_path / "backup.sh"
     script.write_text(render("redis", "backup.sh.j2", redis_backup_dir=str(tmp_path), redis_backup_keep=2), encoding="utf-8")
     environment = {**programs, **environment}
@@ -53,13 +53,13 @@ def back_up(tmp_path: Path, programs: dict[str, str], **environment: str) -> tup
 
 
 def restore(tmp_path: Path, programs: dict[str, str], named: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
-    """Ask which backup would be restored; at most 24 hours may be lost unasked."""
+    """Ask for the backup to restore; the default limit of lost time is 24 hours."""
     words = ["/bin/sh", str(RESTORE), "redis-server.service", str(tmp_path / "data"), named, str(tmp_path), "24", "1800", "look"]
     return subprocess.run(words, env={**programs, **environment}, capture_output=True, text=True, check=False, timeout=120)
 
 
-def test_the_oldest_goes_when_a_new_one_is_there(tmp_path: Path, programs: dict[str, str]) -> None:
-    """Two are kept, the new one among them."""
+def test_oldest_backup_is_removed_after_a_new_one(tmp_path: Path, programs: dict[str, str]) -> None:
+    """Two remain, including the new one."""
     for name in ("20250101T000000Z", "20250102T000000Z"):
         put(tmp_path, name)
     status, _, left = back_up(tmp_path, programs)
@@ -69,8 +69,8 @@ def test_the_oldest_goes_when_a_new_one_is_there(tmp_path: Path, programs: dict[
     assert len(left) == 2
 
 
-def test_an_emptied_redis_does_not_push_its_backups_out(tmp_path: Path, programs: dict[str, str]) -> None:
-    """A backup that is much smaller than one that is kept is kept too, nothing is removed, and the unit fails with a fix."""
+def test_backup_of_an_emptied_redis_removes_no_other(tmp_path: Path, programs: dict[str, str]) -> None:
+    """If it is much smaller than an earlier one, all stay and the unit fails with a fix."""
     for name in ("20250101T000000Z", "20250102T000000Z"):
         put(tmp_path, name)
     status, complaint, left = back_up(tmp_path, programs, BYTES="90")
@@ -82,8 +82,8 @@ def test_an_emptied_redis_does_not_push_its_backups_out(tmp_path: Path, programs
 
 
 @pytest.mark.parametrize("fault", [{"BREAKS": "yes"}, {"KEYS": "damaged"}])
-def test_half_a_copy_is_not_left(tmp_path: Path, programs: dict[str, str], fault: dict[str, str]) -> None:
-    """Where the copy breaks off or is damaged, nothing new is there, nothing old is gone, and the unit fails."""
+def test_incomplete_copy_is_removed(tmp_path: Path, programs: dict[str, str], fault: dict[str, str]) -> None:
+    """After an aborted or damaged copy the old backups stay and the unit fails."""
     put(tmp_path, "20250101T000000Z")
     status, _, left = back_up(tmp_path, programs, **fault)
 
@@ -91,8 +91,8 @@ def test_half_a_copy_is_not_left(tmp_path: Path, programs: dict[str, str], fault
     assert left == ["dump-20250101T000000Z.rdb"]
 
 
-def test_a_restore_says_what_it_takes(tmp_path: Path, programs: dict[str, str]) -> None:
-    """The newest is taken, and its name, age and number of keys are said before anything happens."""
+def test_restore_reports_its_backup(tmp_path: Path, programs: dict[str, str]) -> None:
+    """It uses the newest one and prints name, age and number of keys first."""
     put(tmp_path, "20250101T000000Z", age_h=8)
     newest = put(tmp_path, "20250102T000000Z", age_h=3.5)
     done = restore(tmp_path, programs)
@@ -100,8 +100,8 @@ def test_a_restore_says_what_it_takes(tmp_path: Path, programs: dict[str, str]) 
     assert done.stdout == f"takes {newest}, 3 h old, 7 keys\n"
 
 
-def test_an_old_or_empty_backup_must_be_named(tmp_path: Path, programs: dict[str, str]) -> None:
-    """What would lose more than a day, or everything, is not taken by itself; named, it is."""
+def test_old_or_empty_backup_must_be_named(tmp_path: Path, programs: dict[str, str]) -> None:
+    """A loss of more than a day, or of everything, needs an explicit name."""
     old = put(tmp_path, "20250101T000000Z", age_h=30)
     refused = restore(tmp_path, programs)
     put(tmp_path, "20250102T000000Z")
@@ -114,8 +114,8 @@ def test_an_old_or_empty_backup_must_be_named(tmp_path: Path, programs: dict[str
     assert restore(tmp_path, programs, str(old), KEYS="0").returncode == 0
 
 
-def test_a_damaged_or_missing_backup_is_refused(tmp_path: Path, programs: dict[str, str]) -> None:
-    """Nothing is stopped for a backup that cannot be used."""
+def test_damaged_or_missing_backup_is_refused(tmp_path: Path, programs: dict[str, str]) -> None:
+    """No service is stopped for it."""
     none = restore(tmp_path, programs)
     put(tmp_path, "20250101T000000Z")
     damaged = restore(tmp_path, programs, KEYS="damaged")

@@ -1,4 +1,4 @@
-"""What a change of the group `redis` would lose: the module `redis_state`, the filter that judges it, and the guard of the unit."""
+"""Protection against data loss in the group `redis`: the guard of the unit, and discarded data."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ FILES = content.roles_dir() / "redis" / "files"
         (["dump.rdb", "appendonly.aof"], False, True),
     ],
 )
-def test_a_primary_that_lost_its_data_does_not_start(tmp_path: Path, there: list[str], *, held: bool, starts: bool) -> None:
-    """A data disk that is not mounted, or a dump that would not be read, keeps a primary from starting empty, with a fix."""
+def test_primary_that_lost_its_data_does_not_start(tmp_path: Path, there: list[str], *, held: bool, starts: bool) -> None:
+    """An unmounted disk, or a dump that would not be loaded, stops an empty start, with a fix."""
     data, mark = tmp_path / "data", tmp_path / "held-data"
     data.mkdir()
     for name in there:
@@ -41,8 +41,8 @@ def test_a_primary_that_lost_its_data_does_not_start(tmp_path: Path, there: list
     assert ("Fix: " in done.stderr) is not starts
 
 
-def test_what_a_host_gives_up_is_set_aside(tmp_path: Path) -> None:
-    """Before a host with data follows another, its server is stopped and its files are moved, not removed."""
+def test_discarded_data_is_moved_aside(tmp_path: Path) -> None:
+    """Before a host with data follows another, its server stops and its files are moved."""
     for name, text in {"systemctl": 'echo "$@" >> calls', "install": 'for last; do :; done; mkdir -p "$last"'}.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n", encoding="utf-8")
         (tmp_path / name).chmod(0o755)

@@ -1,4 +1,4 @@
-"""How a running Redis changes its password: both are taken until every client has the new one, and no password is in a message."""
+"""Password change of a running Redis, before the first run of the role."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 @pytest.mark.parametrize(("check", "said"), [(True, ("changed", False)), (False, ("failed", True))])
 @pytest.mark.parametrize("config", [None, "port 6379\n"])
-def test_a_look_before_the_first_apply_finds_nothing_to_forget(
+def test_check_mode_before_the_first_run_finds_no_old_password(
     tmp_path: Path, config: str | None, *, check: bool, said: tuple[str, bool]
 ) -> None:
-    """No file of the role is there yet, or the distribution's own one without a password; a real run, which has written them, fails."""
+    """The role's files may be missing, or be the distribution's default. A real run fails then."""
     if config:
         (tmp_path / "redis.conf").write_text(config)
     paths = {"config": f"{tmp_path}/redis.conf", "client_env": f"{tmp_path}/client.env", "applied": f"{tmp_path}/applied"}

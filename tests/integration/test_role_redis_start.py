@@ -1,4 +1,4 @@
-"""What waits for Redis: a start loads all it holds, which systemd waits for as long as it takes, and a run for a stated time."""
+"""The script and unit settings that wait until Redis has loaded its data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 FILES = content.roles_dir() / "redis" / "files"
 SCRIPT = (FILES / "await.sh").read_text(encoding="utf-8") + (FILES / "take_up.sh").read_text(encoding="utf-8")
-# The states of the unit, one a question, of which the last one stays; a restart is written down.
+# The states of the unit, one per query, the last one repeats; each restart is recorded.
 SYSTEMCTL = """#!/bin/sh
 cd "$STUB"
 state=$(head -n 1 states)
@@ -33,7 +33,7 @@ LOADING, UP = "activating start", "active running"
 
 
 def take_up(folder: Path, *states: str, noted: str = "now", wait_s: int = 5, mode: str = "do") -> tuple[int, str, str, list[str]]:
-    """Run the script where the unit goes through these states; return its exit code, output, complaint, and the restarts."""
+    """Run the script with these unit states; return exit code, output, errors and restarts."""
     stated = folder / "redis.conf"
     stated.write_text("now", encoding="utf-8")
     note = f"{hashlib.sha256(noted.encode()).hexdigest()}  {stated}\n"
@@ -50,25 +50,25 @@ def take_up(folder: Path, *states: str, noted: str = "now", wait_s: int = 5, mod
     return done.returncode, done.stdout, done.stderr, asked.read_text(encoding="utf-8").splitlines() if asked.exists() else []
 
 
-def test_systemd_ends_no_start_that_loads() -> None:
-    """After its 90 s it would end and begin anew, and a Redis that takes longer would never serve again."""
+def test_start_has_no_systemd_time_out() -> None:
+    """After 90 s systemd would restart it, and a slow Redis would never serve."""
     lines = render("redis", "unit.conf.j2", __redis_user_namespaces={"rc": 0}).splitlines()
 
     assert "TimeoutStartSec=infinity" in lines
 
 
-def test_one_that_runs_with_these_files_is_left_alone(tmp_path: Path) -> None:
+def test_current_service_is_not_restarted(tmp_path: Path) -> None:
     """A second run changes nothing."""
     assert take_up(tmp_path, UP) == (0, "", "", [])
 
 
-def test_one_that_loads_is_waited_for_and_not_begun_anew(tmp_path: Path) -> None:
-    """A restart would begin from the beginning: with a run an hour it would never come to its end."""
+def test_loading_service_is_waited_for(tmp_path: Path) -> None:
+    """A restart would start the loading from the beginning."""
     assert take_up(tmp_path, LOADING, LOADING, LOADING, UP) == (0, "", "", [])
 
 
-def test_a_longer_wait_ends_with_what_goes_on(tmp_path: Path) -> None:
-    """The run fails, the start does not."""
+def test_wait_ends_with_the_current_state(tmp_path: Path) -> None:
+    """The run fails, the start continues."""
     code, _, said, restarts = take_up(tmp_path, LOADING, wait_s=1)
 
     assert (code, restarts) == (1, [])
@@ -79,24 +79,24 @@ def test_a_longer_wait_ends_with_what_goes_on(tmp_path: Path) -> None:
     ("states", "noted"),
     [((LOADING, LOADING, UP), "before"), ((UP, "inactive dead", LOADING, UP), "before"), (("inactive dead", LOADING, UP), "now")],
 )
-def test_one_with_other_files_or_none_that_runs_is_started(tmp_path: Path, states: tuple[str, ...], noted: str) -> None:
-    """Without waiting for systemd, which would wait for ever; the moment between stop and start is not taken for an end."""
+def test_stopped_or_outdated_service_is_started(tmp_path: Path, states: tuple[str, ...], noted: str) -> None:
+    """The script does not block on systemd; the moment between stop and start is not a failure."""
     code, out, _, restarts = take_up(tmp_path, *states, noted=noted)
 
     assert (code, out, restarts) == (0, "stale\n", ["restart --no-block redis-server.service"])
 
 
 @pytest.mark.parametrize("state", ["failed failed", "activating auto-restart"])
-def test_a_start_that_ended_is_told_with_its_log(tmp_path: Path, state: str) -> None:
-    """Nobody waits half an hour for what has failed in a second."""
+def test_failed_start_is_reported_with_its_log(tmp_path: Path, state: str) -> None:
+    """The script does not wait after a failure."""
     code, _, said, _ = take_up(tmp_path, "inactive dead", state, noted="before", wait_s=30)
 
     assert code == 1
     assert "the lines of its log" in said
 
 
-def test_nothing_is_touched_where_nothing_may_be(tmp_path: Path) -> None:
-    """In check mode it says what it would do; one that loads these files is as it should be."""
+def test_check_mode_changes_nothing(tmp_path: Path) -> None:
+    """It reports the pending change. A loading service with current files needs none."""
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
 

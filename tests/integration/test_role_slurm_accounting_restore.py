@@ -1,4 +1,4 @@
-"""The script that restores Slurm's accounts, with a database server and a systemd that are played: what happens in which order."""
+"""The script that restores Slurm's accounting, with fake database and systemd programs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 SCRIPT = content.roles_dir() / "slurm_accounting" / "files" / "restore.sh"
 WHOLE = "CREATE TABLE a (b int);\n-- Dump completed on 2026-11-22  1:00:00\n"
-# It notes each call; a load into a database whose name is in `refuse` fails.
+# It records each call; a load into a database listed in `refuse` fails.
 PROGRAM = (
     '#!/bin/sh\necho "${0##*/} $*" >> "$NOTES"\n[ "$1" = -e ] || [ "${0##*/}" != mariadb ] || cat > /dev/null\n[ "$1" != "$REFUSE" ]\n'
 )
@@ -24,7 +24,7 @@ PROGRAM = (
 
 @pytest.fixture
 def backups(tmp_path: Path) -> Path:
-    """Return a folder with two backups; the newest was taken five hours ago."""
+    """Return a folder with two backups; the newest is five hours old."""
     folder = tmp_path / "backups"
     folder.mkdir()
     for name in ("dump-20261101T000000Z", "dump-20261122T000000Z"):
@@ -36,7 +36,7 @@ def backups(tmp_path: Path) -> Path:
 
 
 def run(folder: Path, *, file: str = "", refuse: str = "-") -> tuple[subprocess.CompletedProcess[str], list[str]]:
-    """Restore; return how it ended and the calls of programs, in their order."""
+    """Restore; return the result and the calls in order."""
     programs, notes = folder.parent / "bin", folder.parent / "notes"
     programs.mkdir()
     for name in ("mariadb", "mariadb-dump", "systemctl"):
@@ -48,8 +48,8 @@ def run(folder: Path, *, file: str = "", refuse: str = "-") -> tuple[subprocess.
     return done, notes.read_text().splitlines() if notes.exists() else []
 
 
-def test_the_newest_backup_is_named_with_its_age(backups: Path) -> None:
-    """No backup of the timer comes in between, and everything runs again afterwards."""
+def test_newest_backup_is_used_and_its_age_printed(backups: Path) -> None:
+    """The backup timer pauses meanwhile; afterwards all services run."""
     done, calls = run(backups)
 
     assert done.returncode == 0, done.stderr
@@ -59,8 +59,8 @@ def test_the_newest_backup_is_named_with_its_age(backups: Path) -> None:
     assert len(list(backups.glob("before-restore-*.sql.gz"))) == 1
 
 
-def test_a_backup_that_does_not_load_leaves_the_database_as_it_is(backups: Path) -> None:
-    """It is tried beside the database, which is not touched, and slurmdbd goes on with it."""
+def test_backup_that_does_not_load_changes_nothing(backups: Path) -> None:
+    """It is loaded into a second database first; slurmdbd continues with the old one."""
     done, calls = run(backups, refuse="acct.restore")
 
     assert done.returncode == 1
@@ -69,8 +69,8 @@ def test_a_backup_that_does_not_load_leaves_the_database_as_it_is(backups: Path)
     assert "systemctl start slurmdbd.service" in calls
 
 
-def test_on_half_a_database_slurmdbd_does_not_start(backups: Path) -> None:
-    """It would fill in empty tables and account into them; the way back is named."""
+def test_slurmdbd_does_not_start_with_a_partial_database(backups: Path) -> None:
+    """It would create empty tables and use them. The message has the fix."""
     done, calls = run(backups, refuse="acct")
 
     assert done.returncode == 1
@@ -79,8 +79,8 @@ def test_on_half_a_database_slurmdbd_does_not_start(backups: Path) -> None:
     assert "systemctl start primus-slurm-accounting-backup.timer" in calls
 
 
-def test_a_run_that_was_cut_off_can_be_repeated(backups: Path) -> None:
-    """The database may be gone by then: it is there before it is set aside."""
+def test_interrupted_restore_can_be_repeated(backups: Path) -> None:
+    """The database may be missing then; it is created before it is moved aside."""
     _, calls = run(backups)
     names = [call for call in calls if call.startswith("mariadb")]
 
@@ -89,8 +89,8 @@ def test_a_run_that_was_cut_off_can_be_repeated(backups: Path) -> None:
 
 
 @pytest.mark.parametrize("file", ["/nowhere/dump.sql.gz", "torn"])
-def test_a_backup_that_is_missing_or_torn_stops_nothing(file: str, backups: Path) -> None:
-    """It is refused before the first daemon is stopped."""
+def test_missing_or_damaged_backup_stops_no_service(file: str, backups: Path) -> None:
+    """It is refused first."""
     (backups / "torn").write_bytes(gzip.compress(b"CREATE TABLE a"))
     done, calls = run(backups, file=file if file.startswith("/") else str(backups / file))
 

@@ -1,4 +1,4 @@
-"""The module `slurm_config`: what it writes from fragments and settings, and what it says has to be restarted."""
+"""Module `slurm_config`, run as Ansible does."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def run_module(tmp_path: Path, nodes: dict[str, dict[str, Any]], **changes: Any) -> dict[str, Any]:
-    """Run the module itself on these nodes, as Ansible does; return what it answers."""
+    """Run the module for these nodes; return its result."""
     fragments = tmp_path / "nodes.d"
     fragments.mkdir(exist_ok=True)
     for name, node in nodes.items():
@@ -34,8 +34,8 @@ def run_module(tmp_path: Path, nodes: dict[str, dict[str, Any]], **changes: Any)
     return result
 
 
-def test_a_new_node_does_not_take_the_bounds_from_every_job(tmp_path: Path) -> None:
-    """A cluster that runs with control groups refuses a node without them, by name and reason, unless it is stated that they go."""
+def test_node_without_control_groups_is_refused(tmp_path: Path) -> None:
+    """It would remove limits from every job. The message has name and reason; a setting permits it."""
     weak = {"cgroup": "", "cgroup_reason": "cgroup v2 has no cpuset here"}
     first = run_module(tmp_path, {"n1": {}})
     refused = run_module(tmp_path, {"n1": {}, "n2": weak})

@@ -1,4 +1,4 @@
-"""The programs that slurmd calls on a node: health, epilog and task prolog, as they lie in the role."""
+"""Programs that slurmd starts on a node (health check, epilog, task prolog), on real processes and files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def leftover() -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Real processes that are gone after the test."""
+    """Real processes that end with the test."""
     started: list[subprocess.Popen[bytes]] = []
     yield started
     for process in started:
@@ -29,7 +29,7 @@ def leftover() -> Iterator[list[subprocess.Popen[bytes]]]:
 
 
 def start(environment: dict[str, str], code: str = "") -> subprocess.Popen[bytes]:
-    """Start a process that stays, with this environment alone; return once it runs its own program."""
+    """Start a process with this environment only; return when its program runs."""
     program = f"{code}\nimport time; print(flush=True); time.sleep(60)"
     process = subprocess.Popen([sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE)
     assert process.stdout is not None
@@ -38,8 +38,8 @@ def start(environment: dict[str, str], code: str = "") -> subprocess.Popen[bytes
     return process
 
 
-def test_what_an_account_left_in_shared_folders_is_removed_without_following_links(tmp_path: Path) -> None:
-    """Folders, files and links of the account and of its subordinate numbers go; where a link leads stays, and so does what others own."""
+def test_files_of_the_account_in_shared_folders_are_removed_without_following_links(tmp_path: Path) -> None:
+    """Entries of the account and its subordinate ids are removed; link targets and foreign entries stay."""
     if os.geteuid():
         pytest.skip("needs root, to have files of two accounts")
     shared, kept = tmp_path / "shared", tmp_path / "kept"
@@ -61,8 +61,8 @@ def test_what_an_account_left_in_shared_folders_is_removed_without_following_lin
     assert (kept / "file").exists()
 
 
-def test_folders_below_each_other_without_end_do_not_fail_the_epilog(tmp_path: Path) -> None:
-    """An account may nest folders deeper than Python calls functions; a failed epilog would take the node out of service."""
+def test_deeply_nested_folders_do_not_fail_the_epilog(tmp_path: Path) -> None:
+    """The depth exceeds Python's recursion limit. A failed epilog would drain the node."""
     (tmp_path / "deep").mkdir()
     folder = os.open(tmp_path / "deep", os.O_RDONLY)
     for _ in range(3000):
@@ -75,8 +75,8 @@ def test_folders_below_each_other_without_end_do_not_fail_the_epilog(tmp_path: P
     assert not (tmp_path / "deep").exists()
 
 
-def test_the_epilog_ends_processes_politely_first(leftover: list[subprocess.Popen[bytes]]) -> None:
-    """A daemon of the job goes, also one that ignores SIGTERM; another job's and a plain process stay."""
+def test_epilog_sends_sigterm_first(leftover: list[subprocess.Popen[bytes]]) -> None:
+    """Daemons of the job end, also if they ignore SIGTERM. Other jobs and unmarked processes stay."""
     job = {"SLURM_JOB_ID": "71", "SLURMD_NODENAME": "n2"}
     mine, stubborn = start(job), start(job, "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)")
     others = [start({**job, "SLURM_JOB_ID": "72"}), start({"SLURM_JOB_ID": "71"}), start({})]
@@ -89,8 +89,8 @@ def test_the_epilog_ends_processes_politely_first(leftover: list[subprocess.Pope
     assert [process.poll() for process in others] == [None, None, None]
 
 
-def test_the_epilog_leaves_accounts_of_the_system_alone(leftover: list[subprocess.Popen[bytes]]) -> None:
-    """A job of root is nobody's leftover; the program ends well whatever it is given."""
+def test_epilog_ignores_system_accounts(leftover: list[subprocess.Popen[bytes]]) -> None:
+    """It also succeeds for any other input."""
     mine = start({"SLURM_JOB_ID": "71", "SLURMD_NODENAME": "n2"})
     leftover.append(mine)
     for environment in ({"SLURM_JOB_ID": "71", "SLURM_JOB_UID": "0"}, {"SLURM_JOB_ID": "71"}, {}):
@@ -100,15 +100,15 @@ def test_the_epilog_leaves_accounts_of_the_system_alone(leftover: list[subproces
 
 
 def task_prolog(folder: Path, environment: dict[str, str]) -> list[str]:
-    """Return what the task prolog prints for a task with this environment, with the profile's files in a folder."""
+    """Return the output of the task prolog for this environment and these profile files."""
     text = (FILES / "task_prolog.sh").read_text(encoding="utf-8").replace("/etc/primus/env.d", str(folder))
     done = subprocess.run(["/bin/sh"], input=text, capture_output=True, text=True, check=True, env=environment, timeout=120)
     assert done.stderr == ""
     return sorted(done.stdout.splitlines())
 
 
-def test_the_task_prolog_gives_the_profile_and_leaves_the_jobs_own_values(tmp_path: Path) -> None:
-    """Later files win, quotes are read as systemd does, and a variable that the task has, even empty, stays."""
+def test_task_prolog_prints_the_profile_and_keeps_job_values(tmp_path: Path) -> None:
+    """Later files win, quotes follow systemd, and existing variables stay, also empty ones."""
     (tmp_path / "10-base.env").write_text('# why\nNCCL_DEBUG="WARN"\nA_PATH="/x y"\nODD="a\\"b\\$c"\n', encoding="utf-8")
     (tmp_path / "90-site.env").write_text('A_PATH="/z"\nKEPT="profile"\n', encoding="utf-8")
     (tmp_path / "readme").write_text("NOT=read\n", encoding="utf-8")
@@ -116,15 +116,15 @@ def test_the_task_prolog_gives_the_profile_and_leaves_the_jobs_own_values(tmp_pa
     assert task_prolog(tmp_path, {"NCCL_DEBUG": "", "KEPT": "job"}) == ["export A_PATH=/z", 'export ODD=a"b$c']
 
 
-def test_the_task_prolog_is_silent_where_there_is_no_profile(tmp_path: Path) -> None:
-    """A node without role gpu_env gives its tasks nothing, and no error."""
+def test_task_prolog_prints_nothing_without_a_profile(tmp_path: Path) -> None:
+    """A node without the role gpu_env."""
     assert task_prolog(tmp_path / "absent", {}) == []
 
 
 """The programs that slurmd calls on a node: health, epilog and task prolog, as they lie in the role."""
 
 
-# Starts its own successor and ends, again and again; each ignores SIGTERM and adds a byte to the file, which grows while one lives.
+# Starts its successor and ends; ignores SIGTERM and adds a byte to the file, which grows while the chain lives.
 CHAIN = """
 import os, signal, sys, time
 os.setgroups([])
@@ -141,8 +141,8 @@ while time.monotonic() < end:
 """
 
 
-def test_a_chain_of_processes_that_start_each_other_is_ended(tmp_path: Path) -> None:
-    """Each lives for a millisecond, so that no list of them is right by the time it is worked off."""
+def test_chain_of_short_processes_is_ended(tmp_path: Path) -> None:
+    """Each lives for a millisecond, so every list is outdated."""
     if os.geteuid():
         pytest.skip("needs root, to have processes of another account")
     uid, counter = 64973, tmp_path / "counter"
@@ -169,8 +169,8 @@ ctypes.CDLL(None).pthread_exit(None)
 """
 
 
-def test_a_process_whose_first_thread_has_ended_is_seen_and_ended() -> None:
-    """/proc shows a zombie without an environment; its other thread goes on."""
+def test_process_with_ended_main_thread_is_detected() -> None:
+    """/proc shows a zombie without environment; another thread runs."""
     job = {"SLURM_JOB_ID": "71", "SLURMD_NODENAME": "n2"}
     process = subprocess.Popen([sys.executable, "-c", HEADLESS], env=job, stdout=subprocess.PIPE)
     assert process.stdout is not None

@@ -1,4 +1,4 @@
-"""The script that has the controllers' shared state folder, run on a real file system of its own with a made-up account `slurm`."""
+"""The script that creates the controllers' shared state folder, run on a separate file system with a fake account `slurm`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give fo
 
 
 def run(tmp_path: Path, *, mounted: str = "/shared", how: str = "do") -> subprocess.CompletedProcess[str]:
-    """Run it where account slurm has number UID and the folder lies on a file system that is mounted there."""
+    """Run it with this id of slurm and a folder on a separate file system."""
     programs = tmp_path / "bin"
     programs.mkdir(exist_ok=True)
     stat = f'#!/bin/sh\n[ "$2" != %m ] || {{ echo {mounted}; exit; }}\nexec /usr/bin/stat "$@"\n'
@@ -32,8 +32,8 @@ def run(tmp_path: Path, *, mounted: str = "/shared", how: str = "do") -> subproc
     return subprocess.run(argv, env=environment, capture_output=True, text=True, check=False, timeout=120)
 
 
-def test_it_is_made_once(tmp_path: Path) -> None:
-    """The first run makes it, slurm's own; a look before changes nothing, and the second run says nothing."""
+def test_folder_is_created_once(tmp_path: Path) -> None:
+    """It belongs to slurm. Check mode changes nothing; the second run prints nothing."""
     looked = run(tmp_path, how="look")
     there = (tmp_path / "state").exists()
     first, second = run(tmp_path), run(tmp_path)
@@ -43,8 +43,8 @@ def test_it_is_made_once(tmp_path: Path) -> None:
     assert (tmp_path / "state" / "slurmctld").stat().st_uid == UID
 
 
-def test_it_is_not_taken_from_the_other_controller(tmp_path: Path) -> None:
-    """Where slurm has another number there, the first controller would lose its state; both numbers are named."""
+def test_folder_with_another_owner_id_is_refused(tmp_path: Path) -> None:
+    """The account slurm has a different id here, and the first controller would lose its state. The error has both ids."""
     folder = tmp_path / "state" / "slurmctld"
     folder.mkdir(parents=True, mode=0o700)
     os.chown(folder, 992, 992)
@@ -55,16 +55,16 @@ def test_it_is_not_taken_from_the_other_controller(tmp_path: Path) -> None:
     assert folder.stat().st_uid == 992
 
 
-def test_a_folder_of_root_is_taken_up(tmp_path: Path) -> None:
-    """One that an administrator made beforehand becomes slurm's."""
+def test_folder_of_root_changes_its_owner(tmp_path: Path) -> None:
+    """A folder that an administrator created becomes slurm's."""
     (tmp_path / "state" / "slurmctld").mkdir(parents=True)
 
     assert run(tmp_path).stdout == "made\n"
     assert (tmp_path / "state" / "slurmctld").stat().st_uid == UID
 
 
-def test_the_hosts_own_disk_is_refused(tmp_path: Path) -> None:
-    """A file system that is not mounted would leave each controller with a state of its own."""
+def test_local_disk_is_refused(tmp_path: Path) -> None:
+    """Without the shared file system each controller would have its own state."""
     done = run(tmp_path, mounted="/")
 
     assert done.returncode == 1

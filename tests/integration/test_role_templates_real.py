@@ -1,4 +1,4 @@
-"""Templates of roles, rendered by Ansible's own engine (which refuses an undefined variable) and read back by the program they are for."""
+"""Templates of roles, rendered by Ansible and parsed by the target programs."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ ACCOUNTS = [
 
 @pytest.mark.parametrize("system", ["Debian", "Ubuntu"])
 @pytest.mark.parametrize("off", [True, False])
-def test_apt_reads_its_configuration(tmp_path: Path, system: str, *, off: bool) -> None:
-    """The program apt itself shows the proxies, and the automatic upgrades off only where asked for."""
+def test_apt_parses_its_configuration(tmp_path: Path, system: str, *, off: bool) -> None:
+    """It shows the proxies; automatic upgrades are off only on request."""
     program = shutil.which("apt-config")
     if program is None:
         pytest.skip("apt-config is not installed on this machine")
@@ -37,8 +37,8 @@ def test_apt_reads_its_configuration(tmp_path: Path, system: str, *, off: bool) 
     assert "https::Proxy" not in text
 
 
-def test_sudo_reads_the_rules(tmp_path: Path) -> None:
-    """The program visudo accepts the file, and only accounts with rules are in it."""
+def test_visudo_accepts_the_rules(tmp_path: Path) -> None:
+    """The file lists only accounts with rules."""
     program = shutil.which("visudo")
     text = render("users_groups", "sudoers.j2", users_groups_accounts=ACCOUNTS)
     path = tmp_path / "sudoers"
@@ -50,8 +50,8 @@ def test_sudo_reads_the_rules(tmp_path: Path) -> None:
     subprocess.run([program, "-cf", str(path)], check=True, capture_output=True, timeout=120)
 
 
-def test_the_verification_of_accounts_is_a_script_that_fails() -> None:
-    """On a machine without these accounts the script names each of them and ends with 1."""
+def test_account_verification_script_fails_for_missing_accounts() -> None:
+    """It lists each of them and exits with 1."""
     text = render("users_groups", "verify.sh.j2", users_groups_accounts=ACCOUNTS)
     done = subprocess.run(["/bin/sh", "-s"], input=text, capture_output=True, text=True, check=False, timeout=60)
 

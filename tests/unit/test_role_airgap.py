@@ -1,4 +1,4 @@
-"""What the role `airgap` does on hosts: a copy of a bundle that is never torn, one source for apt, and a proof that is not fooled."""
+"""Role `airgap`: copying the bundle, configuring apt to use the mirrors only, and verifying it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OURS = "mirror+file:/etc/apt/primus-airgap/mirrors"
 
 
 def digest(content: bytes) -> str:
-    """Return a sum."""
+    """Return the SHA-256 of some bytes."""
     return hashlib.sha256(content).hexdigest()
 
 
@@ -34,8 +34,8 @@ def pack(archive: Path, **files: bytes) -> None:
             target.add(archive.parent / name, arcname=f"apt/{name}")
 
 
-def test_a_file_gets_its_name_only_with_its_sum(tmp_path: Path) -> None:
-    """A file with another sum, and one that nobody asked for, leave nothing behind; the right one is readable by all."""
+def test_file_is_stored_only_if_its_checksum_matches(tmp_path: Path) -> None:
+    """A wrong checksum and an unknown file leave nothing behind. A stored file is readable by all."""
     pack(tmp_path / "batch.tar", good=b"good", bad=b"torn", stranger=b"x")
     sums = {"apt/good": digest(b"good"), "apt/bad": digest(b"whole")}
 
@@ -47,8 +47,8 @@ def test_a_file_gets_its_name_only_with_its_sum(tmp_path: Path) -> None:
     assert store.lacking(tmp_path / "srv", sums) == ["apt/bad"]
 
 
-def test_a_folder_of_somebody_elses_is_known_until_it_is_ours(tmp_path: Path) -> None:
-    """A site's own mirror would lose its files; of a copy that was begun by us, the mark says so, and is no surplus itself."""
+def test_foreign_folder_is_detected(tmp_path: Path) -> None:
+    """A site's own mirror would lose its files. A mark identifies our copies and is not reported as surplus."""
     sums = {"apt/good": digest(b"good")}
     (tmp_path / "srv").mkdir()
     (tmp_path / "srv" / "theirs").write_bytes(b"x")
@@ -61,8 +61,8 @@ def test_a_folder_of_somebody_elses_is_known_until_it_is_ours(tmp_path: Path) ->
     assert store.foreign(tmp_path / "ours", ["former"]) == ""
 
 
-def test_a_damaged_file_lacks_and_a_former_one_goes(tmp_path: Path) -> None:
-    """What was appended to is to be sent again; what the bundle holds no more is removed, and nothing else."""
+def test_damaged_file_is_fetched_again_and_obsolete_file_removed(tmp_path: Path) -> None:
+    """Files that the bundle no longer contains are removed; nothing else is."""
     (tmp_path / "apt").mkdir()
     (tmp_path / "apt" / "a").write_bytes(b"whole and more")
     (tmp_path / "apt" / "former").write_bytes(b"former")
@@ -74,12 +74,12 @@ def test_a_damaged_file_lacks_and_a_former_one_goes(tmp_path: Path) -> None:
 
 
 def files_of(folder: Path) -> list[dict[str, str]]:
-    """Return what apt is to read, the switch last."""
+    """Return the files that apt reads, the switch last."""
     return [{"path": str(folder / "index" / "Packages"), "content": "Package: a\n"}, {"path": str(folder / "switch"), "content": "on\n"}]
 
 
-def test_the_switch_is_written_last_and_removed_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run that dies in between leaves apt with a whole source or with its own ones."""
+def test_switch_is_written_last_and_removed_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interrupted run leaves apt with one complete configuration."""
     placed: list[str] = []
     place = sources.place
 
@@ -97,8 +97,8 @@ def test_the_switch_is_written_last_and_removed_first(tmp_path: Path, monkeypatc
     assert not (tmp_path / "switch").exists()
 
 
-def test_bringing_twice_changes_nothing_and_withdrawing_leaves_nothing(tmp_path: Path) -> None:
-    """Check mode only says what would change."""
+def test_configuration_is_idempotent_and_removal_is_complete(tmp_path: Path) -> None:
+    """Check mode only reports the changes."""
     assert len(sources.bring(files_of(tmp_path), check=True)) == 2
     assert not list(tmp_path.iterdir())
     assert len(sources.bring(files_of(tmp_path), check=False)) == 2
@@ -120,13 +120,13 @@ def test_bringing_twice_changes_nothing_and_withdrawing_leaves_nothing(tmp_path:
         (None, "timed out", "unknown"),
     ],
 )
-def test_only_our_source_alone_passes(status: int | None, said: str, verdict: str) -> None:
-    """One more source fails, none at all fails, and an apt that does not answer is unknown."""
+def test_only_the_mirror_alone_passes(status: int | None, said: str, verdict: str) -> None:
+    """A second source or no source fails. No answer from apt is unknown."""
     assert effects.judge_sources("n1", OURS, status, said)["verdict"] == verdict
 
 
-def test_a_package_that_was_fetched_is_compared_with_the_index(tmp_path: Path) -> None:
-    """The smallest one is asked for; another content fails although apt ended well, and no answer in time is unknown."""
+def test_fetched_package_is_compared_with_the_index(tmp_path: Path) -> None:
+    """The smallest package is fetched. Other content fails; a time-out is unknown."""
     index = "Package: big\nVersion: 1\nSize: 9\nSHA256: x\n\nPackage: small\nVersion: 2\nSize: 3\nSHA256: " + digest(b"deb") + "\n"
     package = effects.smallest(index)
     (tmp_path / "small_2.deb").write_bytes(b"deb")

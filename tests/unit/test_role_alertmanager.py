@@ -1,4 +1,4 @@
-"""The role `alertmanager`: settings from what a site states, judged by amtool, and what the verification makes of answers."""
+"""Role `alertmanager`: settings rendered from variables and checked with amtool, and verdicts of its verification."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NO_MAIL = dict.fromkeys(("server", "from", "user", "password"), "") | {"tls": Tr
 
 
 def settings(**changes: Any) -> dict[str, Any]:
-    """Return settings of a site with two receivers."""
+    """Return the settings of a site with two receivers."""
     words = {"receivers": RECEIVERS, "routes": ROUTES, "timing": TIMING, "smtp": SMTP, **changes}
     made: dict[str, Any] = filters.alertmanager_settings(words["receivers"], words["routes"], words["timing"], words["smtp"])
     return made
@@ -49,8 +49,8 @@ def settings(**changes: Any) -> dict[str, Any]:
         ("alertname=PrimusVerification severity=none deliver=yes", "operators"),
     ],
 )
-def test_amtool_takes_the_settings_and_routes_an_alert(tmp_path: Path, labels: str, receivers: str) -> None:
-    """To the site's own receiver, else to the first one; to nobody what nobody is to be told of."""
+def test_amtool_accepts_the_settings_and_routes_alerts(tmp_path: Path, labels: str, receivers: str) -> None:
+    """Alerts go to the matching receiver, else to the first one. Test alerts go to the receiver `nobody`."""
     path = tmp_path / "alertmanager.yml"
     path.write_text(yaml.safe_dump(settings(), sort_keys=False))
     check = subprocess.run([str(AMTOOL), "check-config", str(path)], capture_output=True, text=True, check=False, timeout=60)
@@ -66,8 +66,8 @@ def test_amtool_takes_the_settings_and_routes_an_alert(tmp_path: Path, labels: s
     assert routed.stdout.strip().split(",")[0] == receivers
 
 
-def test_receivers_become_what_alertmanager_calls_them() -> None:
-    """Every address of a mail, a login only where one is stated, and whether the end is told."""
+def test_receivers_are_translated_to_alertmanager_settings() -> None:
+    """Covers every mail address, optional logins and resolve messages."""
     made = {one["name"]: one for one in settings()["receivers"]}
 
     assert [one["to"] for one in made["operators"]["email_configs"]] == ["a@example.com", "b@example.com"]
@@ -82,8 +82,8 @@ def test_receivers_become_what_alertmanager_calls_them() -> None:
     assert settings()["global"]["smtp_auth_password"] == "secret"
 
 
-def test_without_receivers_everything_goes_to_nobody() -> None:
-    """Alertmanager runs, shows alerts, and tells nobody; without a mail server nothing of mail is stated."""
+def test_without_receivers_no_message_is_sent() -> None:
+    """Alertmanager runs and shows alerts; without a mail server no mail settings are written."""
     made = settings(receivers=[], routes=[], smtp=NO_MAIL)
 
     assert made["route"]["receiver"] == "nobody"
@@ -103,26 +103,26 @@ def test_without_receivers_everything_goes_to_nobody() -> None:
         (RECEIVERS, [{"receiver": "oncall", "routes": [{"receiver": "typo"}]}], ["a route names the receiver typo"]),
     ],
 )
-def test_what_cannot_be_told_is_named(receivers: list[Any], routes: list[Any], words: list[str]) -> None:
-    """Each with a fix, routes inside routes as well, and no URL is quoted."""
+def test_invalid_receivers_and_routes_are_reported(receivers: list[Any], routes: list[Any], words: list[str]) -> None:
+    """Each problem, also in nested routes, gets a fix. No URL is quoted."""
     found = filters.alertmanager_problems(receivers, routes, "mail:587", "am@example.com")
 
     assert len(found) == len(words)
     assert all(word in text and "Fix: " in text and "token" not in text for word, text in zip(words, found, strict=True))
 
 
-def test_a_mail_needs_a_server() -> None:
-    """Without one the mail would never leave."""
+def test_mail_receiver_requires_a_mail_server() -> None:
+    """Mail without a server is refused."""
     found = filters.alertmanager_problems(RECEIVERS, ROUTES, "", "")
 
     assert [text.partition(",")[0] for text in found] == ["receiver operators is told by mail"]
 
 
 class Peer:
-    """An Alertmanager that remembers its alerts and sends to receivers as told."""
+    """An Alertmanager that stores alerts and delivers to receivers as configured."""
 
     def __init__(self, *, routes_to: str = "", takes: bool | None = True, ends: bool = True, answers: bool = True) -> None:
-        """Keep how it behaves; `routes_to` is a receiver that every alert goes to, one that `takes` None never answers."""
+        """Store the behaviour: `routes_to` receives every alert; if `takes` is None, the receiver never answers."""
         self.routes_to, self.takes, self.ends, self.answers = routes_to, takes, ends, answers
         self.alerts: list[dict[str, Any]] = []
         self.sent = self.ended = self.failed = 0
@@ -139,7 +139,7 @@ class Peer:
         if path.endswith("/metrics"):
             numbers = {"requests_total": self.ended, "requests_failed_total": self.failed}
             lines = [f'alertmanager_notification_{name}{{integration="webhook"}} {value}\n' for name, value in numbers.items()]
-            # One that is under way counts already.
+            # A pending delivery already counts.
             return 200, "".join([*lines, f'alertmanager_notifications_total{{integration="webhook"}} {self.sent}\n'])
         if "/receivers" in path:
             return 200, json.dumps([{"name": name} for name in ("oncall", "nobody")])
@@ -158,8 +158,8 @@ class Peer:
         self.failed += deliver and self.takes is False
         return 200, ""
 
-    def judged(self) -> dict[str, str]:
-        """Return the verdicts by check."""
+    def verdicts_of(self) -> dict[str, str]:
+        """Return the verdict of each check."""
         return {one["check"].removeprefix("alertmanager."): one["verdict"] for one in self.service.verdicts}
 
 
@@ -169,57 +169,57 @@ def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(effects, name, 0.05)
 
 
-def test_a_server_that_routes_and_ends_an_alert_passes_and_nobody_is_told() -> None:
-    """Receivers in force, the alert routed to nobody, ended, and the other host known."""
+def test_server_that_routes_and_resolves_a_test_alert_passes() -> None:
+    """Receivers are in force, the test alert resolves and the peer is connected."""
     peer = Peer()
     peer.alertmanager.look_at_receivers(["oncall"])
     peer.alertmanager.look_at_way(["oncall"], send=False)
     peer.alertmanager.look_at_peers(1)
 
-    assert set(peer.judged().values()) == {"pass"}
+    assert set(peer.verdicts_of().values()) == {"pass"}
     assert peer.sent == 0
 
 
 @pytest.mark.parametrize(("takes", "verdict"), [(True, "pass"), (False, "fail"), (None, "fail")])
-def test_a_message_must_be_taken(takes: bool | None, verdict: str) -> None:  # noqa: FBT001 (a table's column)
-    """Where it is asked for, the receiver's answer decides; a message that is still under way is not taken."""
+def test_delivery_must_be_confirmed(takes: bool | None, verdict: str) -> None:  # noqa: FBT001 (a table's column)
+    """If delivery is checked, the receiver's answer decides. A pending message does not pass."""
     peer = Peer(takes=takes)
     peer.alertmanager.look_at_way(["oncall"], send=True)
 
-    assert peer.judged() == {"alert_is_routed": "pass", "message_is_taken": verdict, "alert_ends": "pass"}
+    assert peer.verdicts_of() == {"alert_is_routed": "pass", "message_is_taken": verdict, "alert_ends": "pass"}
 
 
-def test_an_alert_that_goes_elsewhere_or_never_ends_fails() -> None:
-    """A test alert that people are told of, and one that stays."""
+def test_alert_with_wrong_route_or_no_end_fails() -> None:
+    """A test alert that reaches a receiver fails, and so does one that stays active."""
     peer = Peer(routes_to="oncall", ends=False)
     peer.alertmanager.look_at_way(["oncall"], send=False)
     peer.alertmanager.look_at_receivers(["operators"])
     peer.alertmanager.look_at_peers(2)
 
-    assert peer.judged() == {"alert_is_routed": "fail", "alert_ends": "fail", "receivers": "fail", "peers": "fail"}
+    assert peer.verdicts_of() == {"alert_is_routed": "fail", "alert_ends": "fail", "receivers": "fail", "peers": "fail"}
     assert all(one["fix"] for one in peer.service.verdicts)
 
 
-def test_a_silent_server_passes_nothing() -> None:
-    """No answer is unknown, and an alert that was not taken is a fail."""
+def test_unreachable_server_passes_no_check() -> None:
+    """No answer is unknown; a rejected alert fails."""
     peer = Peer(answers=False)
     peer.alertmanager.look_at_receivers(["oncall"])
     peer.alertmanager.look_at_peers(1)
     peer.alertmanager.look_at_way(["oncall"], send=False)
 
-    assert peer.judged() == {"receivers": "unknown", "peers": "unknown", "alert_is_routed": "fail", "alert_ends": "fail"}
+    assert peer.verdicts_of() == {"receivers": "unknown", "peers": "unknown", "alert_is_routed": "fail", "alert_ends": "fail"}
 
 
-def test_without_receivers_the_verification_says_that_nobody_is_told() -> None:
-    """It is said and stops nothing."""
+def test_without_receivers_verification_reports_a_skip() -> None:
+    """The report names the missing receivers without failing."""
     peer = Peer()
     peer.alertmanager.look_at_receivers([])
 
-    assert peer.judged() == {"receivers": "skipped"}
+    assert peer.verdicts_of() == {"receivers": "skipped"}
 
 
-def test_others_of_the_group_are_told_where_they_listen() -> None:
-    """Address and port of each, of IPv6 in brackets."""
+def test_peers_are_addressed_by_their_listen_address() -> None:
+    """IPv6 addresses are written in brackets."""
     hostvars = {"a": {"ip": "10.0.0.1"}, "b": {"ansible_host": "fd00::2", "alertmanager_cluster_port": 9194}}
 
     assert filters.alertmanager_peers(["a", "b"], hostvars) == ["10.0.0.1:9094", "[fd00::2]:9194"]

@@ -1,4 +1,4 @@
-"""What the role `bench` looks at and runs on a host: the real module, made-up trees and real programs."""
+"""Role `bench`, module `bench_node`: fingerprint, job detection and steps, on fake file trees and real programs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NOW = {"driver": "6.10", "firmware": "1", "kernel": "6.1", "profile": "abc"}
 
 
 def passed(**other: Any) -> dict[str, Any]:
-    """Return the note of a pass."""
+    """Return the record of a passed benchmark."""
     return {"schema": "primus.bench-pass/1", "tier": "quick", "fingerprint": NOW, **other}
 
 
@@ -38,13 +38,13 @@ def passed(**other: Any) -> dict[str, Any]:
         (passed(fingerprint={}), "checks", "changed since the last pass: driver, firmware, kernel, profile"),
     ],
 )
-def test_a_bench_is_due_after_a_change_and_for_a_higher_tier(before: dict[str, Any], tier: str, why: str) -> None:
-    """What passed with the same software in this tier, or in a higher one, is not measured again."""
+def test_bench_is_due_after_a_change_and_for_a_higher_tier(before: dict[str, Any], tier: str, why: str) -> None:
+    """A pass with the same software in this tier or a higher one is not repeated."""
     assert NODE.why_due(before, NOW, tier, TIERS) == why
 
 
-def test_the_fingerprint_follows_driver_firmware_kernel_and_profile(tmp_path: Path) -> None:
-    """Each of them alone changes it; another time of writing does not."""
+def test_fingerprint_follows_driver_firmware_kernel_and_profile(tmp_path: Path) -> None:
+    """Each of them changes the fingerprint; a new modification time does not."""
     files = {
         "sys/module/amdgpu/version": "6.10.5\n",
         "sys/class/infiniband/mlx5_0/fw_ver": "28.39\n",
@@ -63,8 +63,8 @@ def test_the_fingerprint_follows_driver_firmware_kernel_and_profile(tmp_path: Pa
     assert NODE.fingerprint(tmp_path / "empty") == dict.fromkeys(NOW, "")
 
 
-def test_jobs_are_found_by_slurms_steps_and_the_watchers_units(tmp_path: Path) -> None:
-    """The process that only keeps Slurm's control groups is no job."""
+def test_jobs_are_detected_by_slurm_steps_and_watcher_units(tmp_path: Path) -> None:
+    """The process that only holds Slurm's control groups does not count as a job."""
     for pid, words in {
         "10": "slurmstepd: [42.batch]\0",
         "11": "slurmstepd: [42.0]\0",
@@ -73,7 +73,7 @@ def test_jobs_are_found_by_slurms_steps_and_the_watchers_units(tmp_path: Path) -
     }.items():
         (tmp_path / "proc" / pid).mkdir(parents=True)
         (tmp_path / "proc" / pid / "cmdline").write_text(words)
-    # In a container, control groups of version 1; on a host, version 2.
+    # Control groups version 1 in a container, version 2 on a host.
     (tmp_path / "proc/13/cgroup").write_text("9:name=systemd:/parent/c0ffee/system.slice/primus-job-try-1.service\n8:pids:/parent/c0ffee\n")
     (tmp_path / "proc/12/cgroup").write_text("0::/system.slice/primus-job-other-2.service/rank0\n")
 
@@ -82,7 +82,7 @@ def test_jobs_are_found_by_slurms_steps_and_the_watchers_units(tmp_path: Path) -
 
 
 def process(root: Path, pid: str, name: str, *opened: str, group: str = "0::/user.slice") -> None:
-    """Put a process into a made-up /proc, with the files that it has open."""
+    """Create a process with its open files in a fake /proc."""
     folder = root / "proc" / pid
     (folder / "fd").mkdir(parents=True)
     (folder / "cmdline").write_text(f"/usr/bin/{name}\0--token=secret\0")
@@ -93,10 +93,10 @@ def process(root: Path, pid: str, name: str, *opened: str, group: str = "0::/use
 
 
 @pytest.mark.parametrize("device", ["/dev/kfd", "/dev/nvidia-uvm"])
-def test_whatever_computes_on_a_gpu_is_a_job(tmp_path: Path, device: str) -> None:
-    """Pods, whose control groups systemd or the kubelet itself makes, and what somebody started by hand: with number and name.
+def test_process_that_computes_on_a_gpu_counts_as_a_job(tmp_path: Path, device: str) -> None:
+    """Pods and manually started programs are reported with process id and name; monitoring tools are not.
 
-    Not who only watches GPUs; and what Slurm or primus-watch started is named once.
+    A job of Slurm or primus-watch is reported once.
     """
     (tmp_path / "dev").mkdir()
     (tmp_path / device[1:]).touch()
@@ -119,8 +119,8 @@ def test_whatever_computes_on_a_gpu_is_a_job(tmp_path: Path, device: str) -> Non
     ]
 
 
-def test_where_it_cannot_be_told_who_computes_there_is_perhaps_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that it is unknown what was measured beside it; a host without GPUs is not asked, and a process that has ended holds nothing."""
+def test_unreadable_process_may_be_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The result is then unknown. Hosts without GPUs are not searched; ended processes are ignored."""
     for pid in ("20", "21"):
         process(tmp_path, pid, "dbus-daemon", "/dev/kfd")
 

@@ -1,4 +1,4 @@
-"""What the role `envoy` tells Envoy: pure functions, checked by their outcome and by the real Envoy."""
+"""Role `envoy`: the generated configuration of Envoy."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def table(made: dict[str, Any], listener: str) -> dict[str, Any]:
     return {host["name"]: host for host in document["resources"][0]["virtual_hosts"]}
 
 
-def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:
-    """A second apply has nothing to change, so nothing may depend on the order of a mapping; a changed route changes its table only."""
+def test_same_input_generates_the_same_bytes(tmp_path: Path) -> None:
+    """The order of mappings has no effect. A changed route changes only its own table."""
     first, second = wishes(tmp_path), wishes(tmp_path, stated(envoy_api_keys=dict(reversed(stated()["envoy_api_keys"].items()))))
     routes = [{**one, "timeout_s": 7} if one["name"] == "site" else one for one in stated()["envoy_routes"]]
     third = wishes(tmp_path, stated(envoy_routes=routes))
@@ -33,16 +33,16 @@ def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:
     assert [name for name, text in third["documents"].items() if text != first["documents"][name]] == ["routes-https"]
 
 
-def test_keys_stand_in_the_listeners_file_only(tmp_path: Path) -> None:
-    """Routes and start values hold no key, so only one file is a secret."""
+def test_keys_are_written_to_the_listeners_file_only(tmp_path: Path) -> None:
+    """Routes and bootstrap contain no key, so only one file is secret."""
     made = wishes(tmp_path)
 
     assert [name for name, text in made["documents"].items() if KEY in text] == ["listeners"]
     assert KEY not in made["bootstrap"]
 
 
-def test_an_exact_path_counts_first_then_the_longest_prefix(tmp_path: Path) -> None:
-    """Routes of one host are ordered by precision, and those for any host follow in every table."""
+def test_exact_paths_precede_the_longest_prefix(tmp_path: Path) -> None:
+    """Routes of a host are sorted by precision. Routes for any host follow in every table."""
     hosts = table(wishes(tmp_path), "https")
 
     assert {name: [route["name"] for route in host["routes"]] for name, host in hosts.items()} == {
@@ -52,8 +52,8 @@ def test_an_exact_path_counts_first_then_the_longest_prefix(tmp_path: Path) -> N
     assert hosts["*"]["routes"][0]["match"] == {"path_separated_prefix": "/train"}
 
 
-def test_a_listener_that_redirects_serves_no_route(tmp_path: Path) -> None:
-    """Every request on port 80 is sent to the port of the first listener with TLS."""
+def test_redirecting_listener_serves_no_route(tmp_path: Path) -> None:
+    """Requests to port 80 are redirected to the port of the first TLS listener."""
     made = wishes(tmp_path)
     other = wishes(tmp_path, stated(envoy_listeners=[{**one, "port": one["port"] + 9000} for one in stated()["envoy_listeners"]]))
 
@@ -61,8 +61,8 @@ def test_a_listener_that_redirects_serves_no_route(tmp_path: Path) -> None:
     assert table(other, "http")["*"]["routes"][0]["redirect"] == {"https_redirect": True, "port_redirect": 9443}
 
 
-def test_a_limit_refuses_beyond_it_and_says_when_to_come_back(tmp_path: Path) -> None:
-    """10 in 60 s: a bucket of ten, one back every six seconds; on the route, and on the socket where it can be tried."""
+def test_rate_limit_is_a_token_bucket_with_a_retry_header(tmp_path: Path) -> None:
+    """10 in 60 s: ten tokens, one new token every six seconds, on the route and on the test socket."""
     made = wishes(tmp_path)
     limit = table(made, "https")["*"]["routes"][0]["typed_per_filter_config"]["envoy.filters.http.local_ratelimit"]
     trial = json.loads(made["documents"]["listeners"])["resources"][-1]
@@ -74,8 +74,8 @@ def test_a_limit_refuses_beyond_it_and_says_when_to_come_back(tmp_path: Path) ->
     assert [host["routes"][0]["typed_per_filter_config"]["envoy.filters.http.local_ratelimit"] for host in hosts] == [limit]
 
 
-def test_without_a_limit_there_is_no_socket_to_try_one(tmp_path: Path) -> None:
-    """What is not needed is not there."""
+def test_without_a_limit_there_is_no_test_socket(tmp_path: Path) -> None:
+    """The socket exists only for the check of a limit."""
     routes = [{key: value for key, value in one.items() if key != "rate_limit"} for one in stated()["envoy_routes"]]
     listeners = json.loads(wishes(tmp_path, stated(envoy_routes=routes))["documents"]["listeners"])["resources"]
 
@@ -83,8 +83,8 @@ def test_without_a_limit_there_is_no_socket_to_try_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("names", "clients"), [(["ada"], ["ada"]), (["*"], ["ada", "bob"])])
-def test_a_route_lets_its_clients_in(tmp_path: Path, names: list[str], clients: list[str]) -> None:
-    """Those that it names, or all; a public route asks for nothing."""
+def test_route_admits_its_clients(tmp_path: Path, names: list[str], clients: list[str]) -> None:
+    """A route admits the named clients or all clients; a public route needs no key."""
     routes = [{"name": "one", "upstream": "web", "api_keys": names}, {"name": "two", "path": "/x", "upstream": "web", "public": True}]
     two, one = table(wishes(tmp_path, stated(envoy_routes=routes)), "inner")["*"]["routes"]
 
@@ -92,8 +92,8 @@ def test_a_route_lets_its_clients_in(tmp_path: Path, names: list[str], clients: 
     assert "typed_per_filter_config" not in two
 
 
-def test_names_are_looked_up_and_addresses_are_not(tmp_path: Path) -> None:
-    """One name among the endpoints is enough; an ejected endpoint is never asked, and one without requests is looked at as often."""
+def test_only_host_names_are_resolved(tmp_path: Path) -> None:
+    """One name among the endpoints enables DNS. Ejected endpoints get no requests; idle ones are checked as often."""
     clusters = {one["name"]: one for one in json.loads(wishes(tmp_path)["documents"]["clusters"])["resources"]}
 
     assert {name: one["type"] for name, one in clusters.items()} == {"web": "STATIC", "model": "STRICT_DNS", "jwks:far": "STRICT_DNS"}
@@ -106,8 +106,8 @@ def test_names_are_looked_up_and_addresses_are_not(tmp_path: Path) -> None:
     assert clusters["model"]["transport_socket"]["typed_config"]["sni"] == "model"
 
 
-def test_the_admin_interface_is_a_socket_for_root_and_reads_only(tmp_path: Path) -> None:
-    """No account of the host can connect to it, it has no TCP port, and nothing that changes Envoy is among its paths."""
+def test_admin_interface_is_a_read_only_socket_for_root(tmp_path: Path) -> None:
+    """It has no TCP port, other accounts cannot connect, and no path changes Envoy."""
     admin = json.loads(wishes(tmp_path)["bootstrap"])["admin"]
     paths = [one["prefix"] for one in admin["allow_paths"]]
 
@@ -116,21 +116,22 @@ def test_the_admin_interface_is_a_socket_for_root_and_reads_only(tmp_path: Path)
     assert not [path for path in paths if path == "/"]
 
 
-def test_entries_have_the_defaults_that_the_spec_states() -> None:
-    """The defaults inside entries stand in the spec for people and in the code for Envoy: the same."""
+def test_defaults_of_entries_equal_the_spec() -> None:
+    """The code and the argument spec contain the same defaults."""
     spec = yaml.safe_load((content.roles_dir() / "envoy" / "meta" / "argument_specs.yml").read_text())["argument_specs"]["main"]["options"]
-    told = {
+    spec_defaults = {
         name: {key: one["default"] for key, one in option["options"].items() if "default" in one}
         for name, option in spec.items()
         if option.get("options")
     }
-    told["envoy_routes"]["rate_limit"] = {}  # an absent mapping: a default would be filled with what is required inside it
+    # The mapping stays absent: a default would be filled with required keys.
+    spec_defaults["envoy_routes"]["rate_limit"] = {}
 
-    assert told == values.DEFAULTS
+    assert spec_defaults == values.DEFAULTS
 
 
 @pytest.mark.parametrize("endpoint", ["", "node1", "node1:", ":80", "node1:0", "node1:70000", "http://node1:80", "no de:80", "[node1]x:80"])
-def test_what_is_no_endpoint_is_none(endpoint: str) -> None:
+def test_invalid_endpoint_is_refused(endpoint: str) -> None:
     """Anything but host:port is refused."""
     with pytest.raises(ValueError, match="is not host:port"):
         values.host_and_port(endpoint)

@@ -1,4 +1,4 @@
-"""The module `envoy_effects`: what it says of a gateway, judged on real TLS, real sockets and Envoy's own words."""
+"""Module `envoy_effects`: verdicts on a running gateway."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HEALTHY = {"web": (2, 2), "model": (1, 2)}
 
 
 def route(**changes: Any) -> dict[str, Any]:
-    """Return a public route as `envoy_checks` gives it."""
+    """Return a public route as `envoy_checks` returns it."""
     plain = {
         "name": "site",
         "hosts": [],
@@ -34,7 +34,7 @@ def route(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("changes", "answer", "healthy", "verdict"),
     [
-        ({}, (404, {"x-envoy-upstream-service-time": "3"}), HEALTHY, "pass"),  # what the upstream says is its own business
+        ({}, (404, {"x-envoy-upstream-service-time": "3"}), HEALTHY, "pass"),  # The status of the upstream does not matter.
         ({}, (404, {}), HEALTHY, "fail"),  # no such route
         ({}, (503, {}), HEALTHY, "fail"),
         ({}, (503, {}), {"web": (0, 2)}, "unknown"),
@@ -43,11 +43,11 @@ def route(**changes: Any) -> dict[str, Any]:
         ({}, (429, {}), HEALTHY, "fail"),
         ({"api_keys": ["ada"]}, (401, {}), HEALTHY, "pass"),
         ({"jwt_provider": "corp"}, (401, {}), HEALTHY, "pass"),
-        ({"api_keys": ["ada"]}, (200, {"x-envoy-upstream-service-time": "3"}), HEALTHY, "fail"),  # open to everybody
+        ({"api_keys": ["ada"]}, (200, {"x-envoy-upstream-service-time": "3"}), HEALTHY, "fail"),  # Open to every client.
     ],
 )
-def test_a_route_leads_to_its_upstream_or_asks(changes: dict[str, Any], answer: Any, healthy: Any, verdict: str) -> None:
-    """Routed, refused, or not to be found out; never taken for good where it is not seen."""
+def test_route_must_reach_its_upstream_or_require_a_key(changes: dict[str, Any], answer: Any, healthy: Any, verdict: str) -> None:
+    """A route passes only if the answer proves it."""
     gateway = module.Gateway("gw1")
     listener = {"name": "https", "port": 443, "names": [], "routes": [route(**changes)]}
     module.look_at_routes(gateway, listener, healthy, lambda *_: answer)
@@ -67,8 +67,8 @@ def test_a_route_leads_to_its_upstream_or_asks(changes: dict[str, Any], answer: 
         ({"requests": 3, "per_s": 60}, http.client.BadStatusLine("x"), "unknown"),
     ],
 )
-def test_a_limit_is_tried_and_not_believed(limit: dict[str, int], answer: Any, verdict: str) -> None:
-    """429 with a time to come back; all let through is a failure; no answer is none."""
+def test_rate_limit_is_tested_with_requests(limit: dict[str, int], answer: Any, verdict: str) -> None:
+    """429 with a retry time passes. Unlimited requests fail; no answer is unknown."""
 
     def trial(*_: Any) -> Any:
         if isinstance(answer, Exception):
@@ -81,8 +81,8 @@ def test_a_limit_is_tried_and_not_believed(limit: dict[str, int], answer: Any, v
     assert [one["verdict"] for one in gateway.verdicts] == [verdict]
 
 
-def test_health_is_read_as_envoy_writes_it() -> None:
-    """An endpoint that fails its active check is not healthy; nor is one of which nothing is said."""
+def test_health_is_parsed_from_envoys_output() -> None:
+    """An endpoint that fails its active check, or is not listed, does not count as healthy."""
     good, bad = {"eds_health_status": "HEALTHY"}, {"eds_health_status": "HEALTHY", "failed_active_health_check": True}
     clusters = [{"name": "web", "host_statuses": [{"health_status": one} for one in (good, bad, {})]}, {"name": "model"}]
     gateway = module.Gateway("gw1")
@@ -96,16 +96,16 @@ def test_health_is_read_as_envoy_writes_it() -> None:
 @pytest.mark.parametrize(
     ("answer", "verdict"), [((301, {"location": "https://x/"}), "pass"), ((301, {"location": "http://x/"}), "fail"), ((200, {}), "fail")]
 )
-def test_a_redirect_leads_to_https(answer: Any, verdict: str) -> None:
-    """And to nothing else."""
+def test_redirect_must_lead_to_https(answer: Any, verdict: str) -> None:
+    """Any other target fails."""
     gateway = module.Gateway("gw1")
     module.look_at_redirect(gateway, {"name": "http", "port": 80, "names": []}, lambda *_: answer)
 
     assert [one["verdict"] for one in gateway.verdicts] == [verdict]
 
 
-def test_what_is_asked_holds_no_secret() -> None:
-    """Verification needs listeners, routes and names of upstreams; the keys stay where they are."""
+def test_parameters_of_the_verification_hold_no_secret() -> None:
+    """The verification needs listeners, routes and upstream names, but no keys."""
     found = filters.envoy_checks(stated())
 
     assert [(one["name"], [entry["name"] for entry in one["routes"]]) for one in found["listeners"]][0:2] == [
@@ -118,7 +118,7 @@ def test_what_is_asked_holds_no_secret() -> None:
 
 
 def counted(name: str, *, fetched: int = 0, failed: int = 0, **words: int) -> dict[str, Any]:
-    """Return what Envoy 1.40 says of a provider's cluster and of what a listener has fetched, as it was seen to."""
+    """Return the recorded counters of Envoy 1.40 for a provider's cluster and the keys of a listener."""
     values = {f"cluster.jwks_{name}.upstream_{word}": value for word, value in words.items()}
     values |= {"http.https.jwt_authn.jwks_fetch_success": fetched, "http.https.jwt_authn.jwks_fetch_failed": failed}
     histogram = {"histograms": {"supported_quantiles": [0.0], "computed_quantiles": []}}
@@ -126,7 +126,7 @@ def counted(name: str, *, fetched: int = 0, failed: int = 0, **words: int) -> di
 
 
 def endpoint(name: str, **stats: int) -> dict[str, Any]:
-    """Return what /clusters says of one endpoint of a provider; values are words there."""
+    """Return the /clusters entry of one provider endpoint; values are strings there."""
     shown = [{"name": key, "value": str(value)} for key, value in stats.items()]
     return {"cluster_statuses": [{"name": f"jwks:{name}", "host_statuses": [{"stats": [{"name": "rq_active"}, *shown]}]}]}
 
@@ -141,11 +141,11 @@ def endpoint(name: str, **stats: int) -> dict[str, Any]:
             "fail",
             "nobody who answers",
         ),
-        # Keys of before are kept; a provider that was moved to a host that does not answer has none of its own.
+        # Old keys are kept, although the provider moved to a host that does not answer.
         (endpoint("far", rq_error=3), counted("far", fetched=2, failed=3, rq_2xx=2, rq_completed=5), "fail", "nobody who answers"),
-        # It was away for a while.
+        # The provider was temporarily unreachable.
         (endpoint("far", rq_success=3, rq_error=2), counted("far", fetched=1, failed=4, rq_2xx=1, rq_completed=5), "pass", "with keys"),
-        # Other addresses of the name since, of which none was asked yet.
+        # The name has new addresses that were not tried yet.
         (endpoint("far"), counted("far", fetched=2, rq_2xx=2, rq_completed=2), "pass", "with keys"),
         ({}, counted("far", failed=16, rq_completed=16, cx_none_healthy=16), "fail", "its name is not found"),
         (endpoint("far", rq_success=16), counted("far", failed=16, rq_completed=16, rq_4xx=16), "fail", "each with an error"),
@@ -159,8 +159,8 @@ def endpoint(name: str, **stats: int) -> dict[str, Any]:
         (endpoint("far"), counted("far"), "unknown", "nobody has asked"),
     ],
 )
-def test_keys_of_a_url_were_fetched(clusters: dict[str, Any], stats: dict[str, Any], verdict: str, found: str) -> None:
-    """Without keys every token gets 401, and so does a request without one: the routes' own check sees no difference."""
+def test_keys_of_a_url_must_be_fetched(clusters: dict[str, Any], stats: dict[str, Any], verdict: str, found: str) -> None:
+    """Without keys every token gets 401, as does a request without one. The route check sees no difference."""
     gateway = module.Gateway("gw1")
     module.look_at_keys(gateway, ["far"], clusters, stats)
 

@@ -1,4 +1,4 @@
-"""What the role `envoy` refuses before anything is changed: values that cannot serve, and certificates that clients would refuse."""
+"""Role `envoy`, preflight: refuses invalid values and certificates before it changes a host."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ judge: Any = filters.envoy_judge
 
 
 def changed(variable: str, name: str, /, **changes: Any) -> dict[str, Any]:
-    """Return the right gateway with one entry changed; None takes a key out."""
+    """Return a valid gateway with one entry changed; None removes a key."""
     whole = stated()
     whole[variable] = [
         {key: value for key, value in {**one, **changes}.items() if value is not None} if one["name"] == name else one
@@ -26,8 +26,8 @@ def changed(variable: str, name: str, /, **changes: Any) -> dict[str, Any]:
     return whole
 
 
-def test_a_right_gateway_is_let_through() -> None:
-    """Nothing is said of one that uses most of what there is."""
+def test_valid_gateway_is_accepted() -> None:
+    """A gateway with most features has no findings."""
     assert filters.envoy_refusals(stated()) == []
 
 
@@ -69,16 +69,16 @@ def test_a_right_gateway_is_let_through() -> None:
         ("envoy_jwt_providers", "far", {"name": "corp"}, "envoy_jwt_providers: corp is stated 2 times"),
     ],
 )
-def test_what_cannot_serve_is_named_with_its_fix(variable: str, name: str, changes: dict[str, Any], says: str) -> None:
-    """One thing wrong gives a line that names it; every line ends in a fix."""
+def test_each_invalid_value_is_reported_with_a_fix(variable: str, name: str, changes: dict[str, Any], says: str) -> None:
+    """Each error names the value and ends in a fix."""
     lines = filters.envoy_refusals(changed(variable, name, **changes))
 
     assert [line for line in lines if says in line], lines
     assert [line for line in lines if ". Fix: " not in line] == []
 
 
-def test_a_gateway_without_a_listener_is_none() -> None:
-    """A host in the group, and nothing stated: nobody could reach it."""
+def test_gateway_without_a_listener_is_refused() -> None:
+    """A host in the group needs at least one listener."""
     assert "envoy_listeners is empty" in filters.envoy_refusals({})[0]
 
 
@@ -91,16 +91,16 @@ def test_a_gateway_without_a_listener_is_none() -> None:
         ({}, "ada has no key in envoy_api_keys"),
     ],
 )
-def test_keys_that_tell_nobody_apart_are_refused_and_never_quoted(keys: dict[str, str], says: str) -> None:
-    """Short, shared and missing ones; the message names the client only."""
+def test_invalid_keys_are_refused_and_never_quoted(keys: dict[str, str], says: str) -> None:
+    """Short, shared and missing keys are refused; messages name the client only."""
     lines = filters.envoy_refusals(stated(envoy_api_keys=keys))
 
     assert [line for line in lines if says in line], lines
     assert not [line for line in lines for key in keys.values() if key in line]
 
 
-def test_a_filter_is_pinned_by_its_sum(tmp_path: Path) -> None:
-    """What is no sum is refused where the inventory is read; another file than the pinned one, and a missing one, in preflight."""
+def test_filter_is_pinned_by_its_checksum(tmp_path: Path) -> None:
+    """The inventory rejects a malformed checksum; the preflight rejects a different or missing file."""
     path = tmp_path / "stamp.wasm"
     path.write_bytes(b"module")
     right = {"name": "stamp", "file": "stamp.wasm", "sha256": hashlib.sha256(b"module").hexdigest().upper()}
@@ -114,8 +114,8 @@ def test_a_filter_is_pinned_by_its_sum(tmp_path: Path) -> None:
     assert "is not on the controller" in found[1]
 
 
-def test_what_only_a_run_knows_is_not_judged() -> None:
-    """A variable under Vault without a password, or a template of facts, refuses nothing by itself."""
+def test_unresolved_values_are_not_validated() -> None:
+    """Variables encrypted with Vault and templates of facts are skipped."""
     assert [filters.envoy_refusals(stated(**{name: judge.UNKNOWN})) for name in judge.VARIABLES] == [[] for _ in judge.VARIABLES]
 
 
@@ -134,15 +134,15 @@ def test_what_only_a_run_knows_is_not_judged() -> None:
         ({"names": ("api.example.com",), "since": -2, "days": 9}, [], "certificate edge is valid from "),
     ],
 )
-def test_a_certificate_that_clients_refuse_is_refused(made: dict[str, Any], wanted: list[str], says: str) -> None:
-    """In date, and of every name that clients use, as RFC 6125 compares names; the common name counts for nothing."""
+def test_certificate_that_clients_reject_is_refused(made: dict[str, Any], wanted: list[str], says: str) -> None:
+    """The dates and every name must match per RFC 6125; the common name is ignored."""
     found = filters.certificate_refusals(*certificate(*made.pop("names"), **made), "edge", wanted)
 
     assert [says in line for line in found] == ([True] if says else []), found
 
 
-def test_a_certificate_expires_on_its_day() -> None:
-    """A day before it is good, a day after it is not: the date decides, and not the test's."""
+def test_certificate_expires_on_its_date() -> None:
+    """It is valid one day before and invalid one day after."""
     pair = certificate("a", days=30)
     now = dt.datetime.now(dt.UTC)
     found = [filters.certificate_refusals(*pair, "edge", [], (now + dt.timedelta(days=days)).isoformat()) for days in (29, 31)]
@@ -150,8 +150,8 @@ def test_a_certificate_expires_on_its_day() -> None:
     assert [len(lines) for lines in found] == [0, 1]
 
 
-def test_a_key_of_another_certificate_is_refused_and_not_shown() -> None:
-    """Mixed-up files, text in place of PEM: each named by file."""
+def test_mismatched_key_is_refused_and_not_shown() -> None:
+    """Swapped files and invalid PEM are reported by file name."""
     (cert, key), (_, other) = certificate("a"), certificate("a")
     lines = [filters.certificate_refusals(*pair, "edge", [])[0] for pair in ((cert, other), ("text", key), (cert, "text"))]
 
@@ -161,8 +161,8 @@ def test_a_key_of_another_certificate_is_refused_and_not_shown() -> None:
     assert not [line for line in lines if "PRIVATE" in line]
 
 
-def test_names_are_asked_of_the_only_certificate_of_a_listener() -> None:
-    """Those of the listener, else the hosts of its routes; with several certificates, the client chooses."""
+def test_only_certificate_of_a_listener_must_match_its_names() -> None:
+    """Without names, the hosts of its routes must match. With several certificates no name is checked."""
     whole = stated()
     both = [{"name": "https", "port": 443, "certificates": ["edge", "other"]}]
     own = [{"name": "https", "port": 443, "certificates": ["edge"], "names": ["gw.example.com"]}]
@@ -172,8 +172,8 @@ def test_names_are_asked_of_the_only_certificate_of_a_listener() -> None:
     assert filters.names_for("edge", own, whole["envoy_routes"]) == ["gw.example.com"]
 
 
-def test_a_certificate_of_the_clusters_authority_names_what_clients_call() -> None:
-    """The names of every listener that has it, then the host's own; an absent address is no name."""
+def test_cluster_certificate_contains_all_listener_names() -> None:
+    """The names of every listener that uses it, then those of the host. Missing addresses are omitted."""
     edge = {**stated(), "envoy_tls_certificates": [{"name": "edge"}]}
     both = {**edge, "envoy_listeners": [{"name": "https", "port": 443, "certificates": ["other", "edge"], "names": ["gw.example.com"]}]}
 
@@ -182,8 +182,8 @@ def test_a_certificate_of_the_clusters_authority_names_what_clients_call() -> No
     assert filters.envoy_refusals(edge) == []
 
 
-def test_a_new_pair_gets_new_names() -> None:
-    """Certificate and key change together, under one sum: Envoy never sees one of each."""
+def test_new_certificate_gets_a_new_file_name() -> None:
+    """Certificate and key share one checksum in their names, so Envoy never loads a mixed pair."""
     entries = [{"name": "edge"}]
     first = filters.envoy_tls_files(entries, ["cert"], ["key"], "/etc/envoy/tls")
     second = filters.envoy_tls_files(entries, ["cert"], ["key2"], "/etc/envoy/tls")

@@ -1,4 +1,4 @@
-"""The module `envoy_take_up`: in which order files are put, what is waited for, and what is said of a refusal; with the real Envoy too."""
+"""Module `envoy_take_up`: order of file changes, waiting, and error messages."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 module: Any = load_role_module("envoy", "envoy_take_up")
 
 
-class MadeUp:
-    """A running Envoy that takes what it is given, or refuses; files in the order in which they come."""
+class FakeEnvoy:
+    """A running Envoy that accepts or rejects files; records the order of the files."""
 
     def __init__(self, *, refuses: str = "") -> None:
-        """Keep what it refuses."""
+        """Store the files to reject."""
         self.refuses = refuses
         self.files: dict[str, str] = {}
         self.puts: list[str] = []
@@ -34,7 +34,7 @@ class MadeUp:
         return self.files.get(name, "")
 
     def put(self, name: str, text: str) -> None:
-        """Take a file."""
+        """Accept a file."""
         self.files[name] = text
         clusters = [one["name"] for one in json.loads(text)["resources"]] if name == "clusters" else []
         self.puts.append(f"{name} {' '.join(clusters)}".strip())
@@ -58,16 +58,16 @@ class MadeUp:
 
 
 def document(version: str, *names: str) -> str:
-    """Return a file of Envoy's."""
+    """Return a configuration file of Envoy."""
     return json.dumps({"version_info": version, "resources": [{"name": name} for name in names]})
 
 
 NEW = {"listeners": document("l2"), "clusters": document("c2", "new"), "routes-https": document("r2")}
 
 
-def test_nothing_is_named_before_it_is_there_and_nothing_goes_before_it_is_left() -> None:
-    """Old and new clusters together, then routes, then listeners; the old clusters go last."""
-    envoy = MadeUp()
+def test_references_always_resolve_during_a_change() -> None:
+    """Order: old and new clusters together, routes, listeners. The old clusters are removed last."""
+    envoy = FakeEnvoy()
     envoy.files = {"listeners": document("l1"), "clusters": document("c1", "old"), "routes-https": document("r1")}
     problems = module.settle(envoy, NEW, envoy.look, lambda _: None)
 
@@ -75,17 +75,17 @@ def test_nothing_is_named_before_it_is_there_and_nothing_goes_before_it_is_left(
     assert envoy.files == NEW
 
 
-def test_where_nothing_runs_the_files_are_put_for_the_start() -> None:
-    """A first apply waits for nobody."""
-    envoy = MadeUp()
+def test_without_a_running_envoy_files_are_written_without_waiting() -> None:
+    """The next start reads them."""
+    envoy = FakeEnvoy()
 
     assert module.settle(envoy, NEW, lambda: None, lambda _: None) == []
     assert envoy.puts == ["clusters new", "routes-https", "listeners"]
 
 
-def test_what_is_in_force_is_left_alone_and_what_is_not_is_given_again() -> None:
-    """A port that was taken when Envoy was told is free now: the same file is put once more."""
-    envoy = MadeUp()
+def test_active_file_stays_and_inactive_file_is_written_again() -> None:
+    """Envoy retries a port that was occupied before."""
+    envoy = FakeEnvoy()
     envoy.files = dict(NEW)
     quiet = module.settle(envoy, NEW, envoy.look, lambda _: None), list(envoy.puts)
     envoy.refuses = "listeners"
@@ -97,9 +97,9 @@ def test_what_is_in_force_is_left_alone_and_what_is_not_is_given_again() -> None
     assert envoy.puts == ["listeners"]
 
 
-def test_a_refusal_is_said_with_envoys_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What Envoy did not take, and why; the former endpoints stay."""
-    envoy = MadeUp(refuses="listeners")
+def test_rejection_is_reported_with_envoys_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message names the rejected resource; the old endpoints stay."""
+    envoy = FakeEnvoy(refuses="listeners")
     envoy.files = {"listeners": document("l1"), "clusters": document("c1", "old"), "routes-https": document("r1")}
     clock = iter(range(0, 10_000, 2))
     monkeypatch.setattr(module.time, "monotonic", lambda: float(next(clock)))
@@ -109,8 +109,8 @@ def test_a_refusal_is_said_with_envoys_reason(monkeypatch: pytest.MonkeyPatch) -
     assert "old" in envoy.files["clusters"]
 
 
-def test_what_still_waits_is_not_in_force() -> None:
-    """An upstream before its first checks, a listener before its routes or without its port: Envoy notes the version of all of them."""
+def test_warming_resource_is_not_in_force() -> None:
+    """Applies to an upstream before its first checks and a listener without routes or port."""
     clusters = {"@type": "x.ClustersConfigDump", "version_info": "c", "dynamic_warming_clusters": [{}]}
     listeners = {"@type": "x.ListenersConfigDump", "version_info": "l", "dynamic_listeners": [{"name": "a", "warming_state": {}}]}
     both = {"name": "a", "warming_state": {}, "active_state": {}}
@@ -124,13 +124,13 @@ def test_what_still_waits_is_not_in_force() -> None:
     }
 
 
-def test_no_secret_leaves() -> None:
-    """The longer secret first, so that none is left in half."""
+def test_secrets_are_masked_in_messages() -> None:
+    """The longer secret is masked first, so that no part remains."""
     assert module.masked(f"bad key {KEY}-longer and {KEY}", [KEY, f"{KEY}-longer", ""]) == "bad key ******** and ********"
 
 
-def test_the_reason_is_envoys_own() -> None:
-    """The critical line of the log, without its head."""
+def test_reason_is_the_critical_log_line() -> None:
+    """The prefix of the line is removed."""
     now = "[2026-01-01 00:00:00.000][1]"
     log = f"{now}[warning][misc] [a.cc:1] words\n{now}[critical][main] [s.cc:76] error: unknown cluster 'x'\n"
 
@@ -139,7 +139,7 @@ def test_the_reason_is_envoys_own() -> None:
 
 
 def free_port() -> int:
-    """Return a port that nobody has now."""
+    """Return a free port."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return int(one.getsockname()[1])
@@ -147,7 +147,7 @@ def free_port() -> int:
 
 @pytest.fixture
 def running(tmp_path: Path, envoy_program: str) -> Iterator[tuple[Path, str, dict[str, Any]]]:
-    """Start the real Envoy with the files of a small gateway; yield its folder, its admin socket and what it was told."""
+    """Start the real Envoy with a small gateway; yield its folder, admin socket and configuration."""
     (tmp_path / "dynamic").mkdir()
     admin, port = str(tmp_path / "admin.sock"), free_port()
     values = stated(

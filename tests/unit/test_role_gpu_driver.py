@@ -1,4 +1,4 @@
-"""The role `gpu_driver`: what a host may have, decided from what was detected, and verdicts on what runs. No host is touched."""
+"""Role `gpu_driver`: install plans from detected hardware, and verdicts on the running driver."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ facts: Any = load_role_module("gpu_driver", "gpu_driver_host")
 effects: Any = load_role_module("gpu_driver", "gpu_driver_effects")
 
 RELEASES: dict[str, Any] = yaml.safe_load((content.roles_dir() / "gpu_driver" / "files" / "releases.yml").read_text(encoding="utf-8"))
-# As `apt-cache madison` prints them; versions as AMD's repositories hold them.
+# As `apt-cache madison` prints them; versions from AMD's repositories.
 OFFERED = filters.offered((Path(__file__).parents[1] / "data" / "packages" / "madison-amd.txt").read_text(encoding="utf-8"))
 MI300X = {"verdict": "ok", "vendor": "amd", "model": "MI300X", "count": 8, "reason": ""}
 H200 = {"verdict": "ok", "vendor": "nvidia", "model": "H200", "count": 8, "reason": ""}
@@ -38,13 +38,13 @@ INSTALLED = {"state": "installed", "version": "6.4.4", "tools": [], "allow_secur
 
 
 def plan(detected: Mapping[str, Any] = MI300X, host: Mapping[str, Any] = NOBLE, offered: Any = None, **wanted: Any) -> dict[str, Any]:
-    """Return the plan for a host, by default for an MI300X on Ubuntu 24.04."""
+    """Return the plan for a host; the default is an MI300X on Ubuntu 24.04."""
     found: dict[str, Any] = filters.plan(detected, host, {**INSTALLED, **wanted}, RELEASES, offered)
     return found
 
 
-def test_the_packages_are_those_of_the_release() -> None:
-    """The driver has the release's own version although a newer one is on offer; the module is built against the kernel that runs."""
+def test_packages_have_the_version_of_the_release() -> None:
+    """A newer driver in the source is ignored. The module is built for the running kernel."""
     got = plan(offered=OFFERED)
 
     assert (got["outcome"], got["module"], got["module_version"]) == ("install", "amdgpu", "6.12.12")
@@ -56,16 +56,16 @@ def test_the_packages_are_those_of_the_release() -> None:
     ]
 
 
-def test_a_distributions_package_of_the_same_name_is_not_taken() -> None:
-    """Debian has a rocminfo of its own, of another ROCm, which apt lists first where it is newer."""
+def test_distribution_package_of_the_same_name_is_ignored() -> None:
+    """Debian has its own rocminfo, which apt lists first if it is newer."""
     offered = {**OFFERED, "rocminfo": ["6.1.2-2", *OFFERED["rocminfo"]]}
 
     assert plan(offered=offered)["packages"][-1] == {"name": "rocminfo", "version": "1.0.0.60404-129~24.04"}
     assert plan()["sources"]["tools"] == {"packages": "amd-smi-lib rocminfo", "version": "*.60404-*"}
 
 
-def test_what_is_there_is_not_installed_again() -> None:
-    """A second plan of a host that has all has no packages; one with another version has that one."""
+def test_installed_packages_are_not_planned_again() -> None:
+    """A complete host has an empty plan; a package with another version is in the plan."""
     there = {one["name"]: one["version"] for one in plan(offered=OFFERED)["packages"]}
 
     assert plan(host={**NOBLE, "installed": there}, offered=OFFERED)["packages"] == []
@@ -74,8 +74,8 @@ def test_what_is_there_is_not_installed_again() -> None:
     assert names == ["amdgpu-dkms"]
 
 
-def test_sources_and_pin_are_the_releases() -> None:
-    """ROCm 7 has its driver in a folder with a number of its own; no upgrade moves the pinned one."""
+def test_sources_and_pin_follow_the_release() -> None:
+    """The driver folder of ROCm 7 has its own number. A pin prevents upgrades of the driver."""
     got = plan(version="7.0.2")["sources"]
 
     assert [entry["folder"] for entry in got["entries"]] == ["amdgpu/30.10.2/ubuntu", "rocm/apt/7.0.2"]
@@ -83,15 +83,15 @@ def test_sources_and_pin_are_the_releases() -> None:
     assert got["fingerprint"] == "CA8BB4727A47B4D09B4EE8969386B48A1A693C5C"
 
 
-def test_debian_gets_what_amd_offers_it() -> None:
-    """AMD has no folder for Debian and names that of Ubuntu 22.04."""
+def test_debian_uses_the_repository_of_ubuntu_22_04() -> None:
+    """AMD has no folder for Debian and refers to that of Ubuntu 22.04."""
     bookworm = {**NOBLE, "distribution": "debian", "version": "12", "codename": "bookworm", "kernel": "6.1.0-28-amd64"}
 
     assert plan(host=bookworm)["sources"]["entries"][0]["suite"] == "jammy"
 
 
-def test_nvidia_has_the_fabric_manager_where_there_is_a_fabric() -> None:
-    """NVSwitches on the PCI bus need it, and its name is the branch's; a PCIe card needs none."""
+def test_nvswitches_require_the_fabric_manager() -> None:
+    """The package name contains the driver branch. PCIe cards need no fabric manager."""
     hgx = plan(H200, {**NOBLE, "nvswitches": 4}, version="570.172.08")
     card = plan({**H200, "model": "L40S"}, version="580.95.05")
 
@@ -103,15 +103,15 @@ def test_nvidia_has_the_fabric_manager_where_there_is_a_fabric() -> None:
     assert card["sources"]["key"] == "ubuntu2404/x86_64/3bf863cc.pub"
 
 
-def test_a_host_without_gpus_is_skipped() -> None:
-    """Nothing is installed where there is nothing to drive, whatever the inventory states."""
+def test_host_without_gpus_is_skipped() -> None:
+    """Nothing is installed without a GPU, whatever hosts.yaml contains."""
     got = plan({"verdict": "none", "vendor": "cpu", "model": "", "count": 0, "reason": ""}, version="nonsense")
 
     assert (got["outcome"], got["packages"], got["reason"]) == ("skipped", [], "this host has no GPU on its PCI bus")
 
 
-def test_a_container_is_skipped() -> None:
-    """A container sees the GPUs of its machine, and cannot have a driver of its own."""
+def test_container_is_skipped() -> None:
+    """A container sees the GPUs of its host but cannot load a driver."""
     got = plan(host={**NOBLE, "container": "podman"})
 
     assert (got["outcome"], got["reason"]) == ("skipped", "the driver belongs to the machine below this podman container")
@@ -140,8 +140,8 @@ def test_a_container_is_skipped() -> None:
         ({}, {"distribution": "rocky", "version": "9.6", "kernel": "5.14.0-570.el9"}, {}, "on ubuntu and debian only", "present"),
     ],
 )  # fmt: skip
-def test_what_the_vendor_does_not_support_is_refused(detected: Any, host: Any, wanted: Any, reason: str, fix: str) -> None:
-    """Each refusal says what was found and what to do; nothing is planned then."""
+def test_unsupported_hardware_or_system_is_refused(detected: Any, host: Any, wanted: Any, reason: str, fix: str) -> None:
+    """Each error names the detected value and a fix; the plan is empty."""
     got = plan({**MI300X, **detected}, {**NOBLE, **host}, **wanted)
 
     assert got["outcome"] == "refused"
@@ -150,29 +150,29 @@ def test_what_the_vendor_does_not_support_is_refused(detected: Any, host: Any, w
     assert (got["packages"], got["sources"]) == ([], {})
 
 
-def test_secure_boot_with_an_enrolled_key_is_no_reason() -> None:
-    """The site says that its firmware knows the key."""
+def test_secure_boot_with_an_enrolled_key_is_accepted() -> None:
+    """A variable confirms that the firmware has the key."""
     assert plan(host={**NOBLE, "secure_boot": True}, allow_secure_boot=True)["outcome"] == "install"
 
 
-def test_a_bus_that_cannot_be_read_is_unknown() -> None:
-    """Unknown is neither no GPU nor a wrong one."""
+def test_unreadable_pci_bus_is_unknown() -> None:
+    """Unknown differs from no GPU and from an unsupported GPU."""
     got = plan({**MI300X, "verdict": "unknown", "vendor": "amd", "model": "", "reason": "0000:05:00.0: its vendor id cannot be read"})
 
     assert got["outcome"] == "unknown"
     assert "0000:05:00.0" in got["reason"]
 
 
-def test_what_no_source_offers_is_refused() -> None:
-    """A mirror without the release is said to be so, with what it has."""
+def test_version_without_a_source_is_refused() -> None:
+    """The error lists the versions of the mirror."""
     got = plan(version="6.4.2", offered=OFFERED)
 
     assert got["outcome"] == "refused"
     assert got["reason"].startswith("no package source offers amdgpu-dkms 1:6.12.12.60402-* (on offer: 1:6.14.14.30100200-2226257.24.04, ")
 
 
-def test_present_installs_nothing() -> None:
-    """Only the version that has to run is worked out, and kernel and Secure Boot are nobody's concern."""
+def test_state_present_installs_nothing() -> None:
+    """Only the expected version is computed; kernel and Secure Boot are not checked."""
     odd = {**NOBLE, "kernel": "6.99.0", "secure_boot": True}
 
     assert plan(host=odd, state="present")["outcome"] == "present"
@@ -181,8 +181,8 @@ def test_present_installs_nothing() -> None:
     assert plan(host=odd, state="present")["packages"] == []
 
 
-def test_every_model_of_the_matrix_is_one_that_is_detected() -> None:
-    """A misspelt model would refuse every host that has it; each series has kernels, and AMD's releases their folders."""
+def test_matrix_contains_detectable_models_only() -> None:
+    """A misspelt model would refuse every host with it. Each series lists kernels and release folders."""
     for vendor in ("amd", "nvidia"):
         for name, series in RELEASES[vendor]["series"].items():
             assert set(series["models"]) <= set(catalogue()["models"]), name
@@ -197,16 +197,16 @@ def test_every_model_of_the_matrix_is_one_that_is_detected() -> None:
 @pytest.mark.parametrize(
     ("tree", "outcome"), [("mi300x-roce", "install"), ("cpu", "skipped"), ("mixed", "refused"), ("broken-ids", "unknown")]
 )
-def test_machines_that_sysfs_shows(tmp_path: Path, tree: str, outcome: str) -> None:
-    """From a tree of sysfs through the detection to the plan."""
+def test_plans_for_recorded_sysfs_trees(tmp_path: Path, tree: str, outcome: str) -> None:
+    """Covers detection from sysfs and the plan."""
     found = find_gpus(SysfsHost(expand(tree, tmp_path)))
     got = plan({"verdict": found.verdict, "vendor": found.vendor, "model": found.name, "count": len(found.gpus), "reason": found.reason})
 
     assert got["outcome"] == outcome
 
 
-def test_hosts_of_a_rack_go_together() -> None:
-    """Racks come in the order of their first host, wherever the others stand; a host without a rack goes alone."""
+def test_hosts_of_a_rack_are_grouped() -> None:
+    """Racks are ordered by their first host. A host without a rack is its own group."""
     racks = {"g1": "a", "g2": "b", "g3": "a", "g5": "b"}
     got = filters.rack_batches(["g1", "g2", "g3", "g4", "g5", "g6"], racks)
 
@@ -215,7 +215,7 @@ def test_hosts_of_a_rack_go_together() -> None:
 
 
 def make_root(tmp_path: Path) -> Path:
-    """Return the root of a made-up host with four NVSwitches and another NVIDIA device."""
+    """Return the root of a fake host with four NVSwitches and another NVIDIA device."""
     devices = tmp_path / "sys/bus/pci/devices"
     for number, (vendor, kind) in enumerate([("0x10de", "0x068000")] * 4 + [("0x10de", "0x030200"), ("0x1002", "0x068000")]):
         (devices / str(number)).mkdir(parents=True)
@@ -230,8 +230,8 @@ def make_root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_host_is_looked_at(tmp_path: Path) -> None:
-    """Distribution, firmware, switches, packages and RDMA devices, as the files of a host show them."""
+def test_host_facts_are_read_from_its_files(tmp_path: Path) -> None:
+    """Covers distribution, firmware, switches, packages and RDMA devices."""
     query = "installed gpg 2.4.4\nconfig-files amdgpu-dkms 1:6.8.5\n"
     got = facts.look(make_root(tmp_path), "6.8.0-60-generic", lambda _: query)
 
@@ -241,14 +241,14 @@ def test_a_host_is_looked_at(tmp_path: Path) -> None:
 
 
 def no_program(_: Any) -> tuple[int | None, str]:
-    """Answer as a host does that has no such program."""
+    """Answer as a host without this program."""
     return None, "FileNotFoundError"
 
 
 def records(
     root: Path, *, run: Any = no_program, facts: Mapping[str, Any] = NOBLE, options: Any = None, **planned: Any
 ) -> list[dict[str, Any]]:
-    """Return the verdicts on a made-up host."""
+    """Return the verdicts on a fake host."""
     plan = {
         "outcome": "present", "module": "amdgpu", "module_version": "6.12.12", "fabric": False, "packages": [],
         "reason": "because", "fix": "do",
@@ -259,7 +259,7 @@ def records(
 
 
 def by_check(found: list[dict[str, Any]]) -> dict[str, tuple[str, str]]:
-    """Return verdict and what was found by check."""
+    """Return verdict and found value by check."""
     return {one["check"].removeprefix("gpu_driver."): (one["verdict"], one["found"]) for one in found}
 
 
@@ -272,19 +272,19 @@ def by_check(found: list[dict[str, Any]]) -> dict[str, tuple[str, str]]:
         ("", False),
     ],
 )
-def test_a_host_that_fetches_from_a_bundle_alone_is_seen(dump: str, closed: bool) -> None:  # noqa: FBT001 (a case)
-    """As `apt-config dump` prints it where the role airgap has written its settings, and where it has not."""
+def test_host_that_uses_bundle_mirrors_only_is_detected(dump: str, closed: bool) -> None:  # noqa: FBT001 (a case)
+    """Covers `apt-config dump` with and without the settings of the role airgap."""
     assert facts.reads_no_sources(dump) is closed
 
 
-def judged(root: Path, outcome: str = "present", version: str = "6.12.12", **options: Any) -> dict[str, tuple[str, str]]:
-    """Return verdict and what was found by check, of the driver and its options."""
+def driver_verdicts(root: Path, outcome: str = "present", version: str = "6.12.12", **options: Any) -> dict[str, tuple[str, str]]:
+    """Return verdict and found value of the driver and option checks."""
     found = by_check(records(root, outcome=outcome, module_version=version, options=options))
     return {check: words for check, words in found.items() if check not in BESIDE}
 
 
 def load(root: Path, version: str = "6.12.12", module: str = "amdgpu", **parameters: str) -> Path:
-    """Have a module loaded on the made-up host."""
+    """Load a module on the fake host."""
     folder = root / "sys/module" / module
     (folder / "parameters").mkdir(parents=True, exist_ok=True)
     (folder / "version").write_text(f"{version}\n", encoding="utf-8")
@@ -293,24 +293,24 @@ def load(root: Path, version: str = "6.12.12", module: str = "amdgpu", **paramet
     return root
 
 
-def test_another_version_than_the_stated_fails(tmp_path: Path) -> None:
-    """Not loaded fails, another one fails, the stated one passes; without a stated one any passes."""
-    assert judged(tmp_path) == {"loaded": ("fail", "not loaded")}
+def test_version_must_match(tmp_path: Path) -> None:
+    """A missing driver or another version fails. Without a required version any driver passes."""
+    assert driver_verdicts(tmp_path) == {"loaded": ("fail", "not loaded")}
     module = tmp_path / "sys/module/amdgpu"
     module.mkdir(parents=True)
-    assert judged(tmp_path) == {"loaded": ("fail", "the kernel's own")}
-    assert judged(tmp_path, version="") == {"loaded": ("pass", "the kernel's own")}
+    assert driver_verdicts(tmp_path) == {"loaded": ("fail", "the kernel's own")}
+    assert driver_verdicts(tmp_path, version="") == {"loaded": ("pass", "the kernel's own")}
     (module / "version").write_text("6.10.5\n", encoding="utf-8")
-    assert judged(tmp_path) == {"loaded": ("fail", "6.10.5")}
+    assert driver_verdicts(tmp_path) == {"loaded": ("fail", "6.10.5")}
     (module / "version").write_text("6.12.12\n", encoding="utf-8")
-    assert judged(tmp_path) == {"loaded": ("pass", "6.12.12")}
+    assert driver_verdicts(tmp_path) == {"loaded": ("pass", "6.12.12")}
 
 
 @pytest.mark.parametrize(
     ("on_disk", "waits"), [((0, "6.12.12"), True), ((0, "6.10.5"), False), ((0, ""), False), ((1, "not found"), True), ((None, ""), True)]
 )
-def test_an_old_module_waits_for_a_reboot_that_would_load_the_stated_one(tmp_path: Path, on_disk: Any, waits: bool) -> None:  # noqa: FBT001 (a case)
-    """Whether or not /run has a mark; with another one on the disk a reboot would change nothing, and what cannot be read is no reason."""
+def test_outdated_module_needs_a_reboot_if_that_loads_the_right_one(tmp_path: Path, on_disk: Any, waits: bool) -> None:  # noqa: FBT001 (a case)
+    """The mark in /run has no effect. If the installed module also differs, a reboot does not help."""
     found = records(load(tmp_path, "6.10.5"), run=lambda _: on_disk)
 
     assert effects.waits(found) is waits
@@ -318,8 +318,8 @@ def test_an_old_module_waits_for_a_reboot_that_would_load_the_stated_one(tmp_pat
     assert waits or "dkms status" in found[0]["fix"]
 
 
-def test_a_module_that_is_not_loaded_waits_only_for_a_reboot_that_is_due(tmp_path: Path) -> None:
-    """After an installation a reboot loads it; one that did not load at boot is not mended by another boot."""
+def test_unloaded_module_needs_a_reboot_only_after_an_installation(tmp_path: Path) -> None:
+    """A module that failed to load at boot will fail again."""
     assert not effects.waits(records(tmp_path))
     mark = tmp_path / "run/reboot-required"
     mark.parent.mkdir()
@@ -328,8 +328,8 @@ def test_a_module_that_is_not_loaded_waits_only_for_a_reboot_that_is_due(tmp_pat
 
 
 @pytest.mark.parametrize(("written_s", "waits"), [(2000, True), (None, True), (500, False)])
-def test_an_option_waits_for_a_reboot_unless_it_was_there_at_boot(tmp_path: Path, written_s: int | None, waits: bool) -> None:  # noqa: FBT001 (a case)
-    """Once the host has booted with the option and it is not in force, a further reboot would not mend it."""
+def test_option_needs_a_reboot_unless_present_at_boot(tmp_path: Path, written_s: int | None, waits: bool) -> None:  # noqa: FBT001 (a case)
+    """An option that was present at boot but is not in force will not be fixed by a reboot."""
     root = load(tmp_path, noretry="0")
     (root / "proc").mkdir()
     (root / "proc/stat").write_text("cpu 1 2\nbtime 1000\n", encoding="utf-8")
@@ -345,8 +345,8 @@ def test_an_option_waits_for_a_reboot_unless_it_was_there_at_boot(tmp_path: Path
     assert waits or "initramfs" in found[-1]["fix"]
 
 
-def test_nothing_waits_in_a_container_and_where_all_is_well(tmp_path: Path) -> None:
-    """A container's kernel is another machine's, whatever its modules are loaded with; an option in force waits for nothing."""
+def test_no_reboot_is_needed_in_containers_and_on_healthy_hosts(tmp_path: Path) -> None:
+    """A container uses the kernel of its host."""
     root = load(tmp_path, noretry="0")
     inside = records(root, facts={**NOBLE, "container": "podman"}, outcome="skipped", options={"amdgpu": {"noretry": 1}})
 
@@ -359,8 +359,8 @@ def test_nothing_waits_in_a_container_and_where_all_is_well(tmp_path: Path) -> N
     ("answer", "verdict"),
     [((0, "active"), "pass"), ((3, "failed"), "fail"), ((4, "inactive"), "fail"), ((3, "activating"), "unknown"), ((None, ""), "unknown")],
 )
-def test_the_fabric_manager_runs_where_there_is_a_fabric(tmp_path: Path, answer: Any, verdict: str) -> None:
-    """GPUs behind NVSwitches serve no program before it; one that begins, and a systemd that does not answer, are unknown."""
+def test_fabric_manager_must_run_with_nvswitches(tmp_path: Path, answer: Any, verdict: str) -> None:
+    """GPUs behind NVSwitches need it. A starting service, or no answer from systemd, is unknown."""
     calls: list[Any] = []
 
     def run(argv: Any) -> Any:
@@ -373,8 +373,8 @@ def test_the_fabric_manager_runs_where_there_is_a_fabric(tmp_path: Path, answer:
     assert calls == [["systemctl", "is-active", "nvidia-fabricmanager.service"]]
 
 
-def test_the_fabric_manager_is_skipped_elsewhere(tmp_path: Path) -> None:
-    """A host without NVSwitches needs none, and with another driver than the stated one its version cannot fit yet: that one fails."""
+def test_fabric_manager_is_skipped_without_nvswitches(tmp_path: Path) -> None:
+    """It is also skipped while the driver has the wrong version: the driver check fails then."""
     without = by_check(records(load(tmp_path)))
     waiting = by_check(records(load(tmp_path, "6.10.5"), fabric=True))
 
@@ -382,8 +382,8 @@ def test_the_fabric_manager_is_skipped_elsewhere(tmp_path: Path) -> None:
     assert (waiting["fabric_manager"], waiting["loaded"]) == (("skipped", ""), ("fail", "6.10.5"))
 
 
-def test_a_driver_that_is_only_checked_has_a_fabric_as_well() -> None:
-    """Whoever installed it, and whether or not a version is stated: NVSwitches need the fabric manager."""
+def test_fabric_manager_is_checked_without_an_installation() -> None:
+    """NVSwitches need it with any installed driver, with or without a required version."""
     hgx = {**NOBLE, "nvswitches": 4}
 
     assert plan(H200, hgx, state="present", version="")["fabric"]
@@ -400,10 +400,8 @@ def test_a_driver_that_is_only_checked_has_a_fabric_as_well() -> None:
         ("rocm", (0, ""), "skipped", ""),
     ],
 )
-def test_the_toolkit_of_containers_answers_where_it_is_asked_for(
-    tmp_path: Path, asked: str, answer: Any, verdict: str, program: str
-) -> None:
-    """Its program runs; who asked for none is skipped."""
+def test_container_toolkit_must_run_if_requested(tmp_path: Path, asked: str, answer: Any, verdict: str, program: str) -> None:
+    """The check is skipped if the toolkit is not requested."""
     called: list[str] = []
 
     def run(argv: Any) -> Any:
@@ -417,7 +415,7 @@ def test_the_toolkit_of_containers_answers_where_it_is_asked_for(
 
 
 def test_every_rdma_device_can_be_opened(tmp_path: Path) -> None:
-    """A device without a verbs device is of no use to a program; no device at all is skipped, and unknown where a NIC could have one."""
+    """A device without a verbs device fails. No device is skipped, or unknown if a NIC could have one."""
     root, mlx = load(tmp_path), {**NOBLE, "rdma_devices": ["mlx5_0", "mlx5_1"]}
     assert by_check(records(root))["rdma"] == ("skipped", "")
     (root / "sys/bus/pci/drivers/mlx5_core/0000:f4:00.0").mkdir(parents=True)
@@ -431,8 +429,8 @@ def test_every_rdma_device_can_be_opened(tmp_path: Path) -> None:
     assert by_check(records(root, facts=mlx))["rdma"] == ("pass", "mlx5_0, mlx5_1")
 
 
-def test_options_of_rdma_modules_are_judged(tmp_path: Path) -> None:
-    """They are options of modules like all others, and wait for a reboot like those."""
+def test_options_of_rdma_modules_are_checked(tmp_path: Path) -> None:
+    """They follow the same rules as GPU module options, including the reboot."""
     root = load(tmp_path, module="mlx5_core", prof_sel="2")
     found = records(load(root), options={"mlx5_core": {"prof_sel": 3}})
 
@@ -443,18 +441,18 @@ def test_options_of_rdma_modules_are_judged(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("outcome", "check", "verdict"), [("skipped", "loaded", "skipped"), ("unknown", "plan", "unknown"), ("refused", "plan", "fail")]
 )
-def test_without_a_plan_there_is_no_pass(tmp_path: Path, outcome: str, check: str, verdict: str) -> None:
-    """No hardware is skipped, what could not be found out is unknown, and what is refused fails; nothing else is judged then."""
-    assert judged(tmp_path, outcome) == {check: (verdict, "")}
+def test_without_a_plan_no_check_passes(tmp_path: Path, outcome: str, check: str, verdict: str) -> None:
+    """No GPU is skipped, an unreadable bus is unknown, a refused plan fails; other checks do not run."""
+    assert driver_verdicts(tmp_path, outcome) == {check: (verdict, "")}
 
 
-def test_options_are_what_the_kernel_says(tmp_path: Path) -> None:
-    """A truth value may be spelt in many ways; an option that the kernel does not show is unknown, one of an absent module skipped."""
+def test_options_are_compared_with_sysfs(tmp_path: Path) -> None:
+    """Booleans have several spellings. A hidden option is unknown; an option of a missing module is skipped."""
     folder = tmp_path / "sys/module/amdgpu/parameters"
     folder.mkdir(parents=True)
     (folder / "noretry").write_text("1\n", encoding="utf-8")
     (folder / "debug").write_text("N\n", encoding="utf-8")
-    got = judged(tmp_path, version="", amdgpu={"noretry": 0, "debug": False, "hidden": 3}, ib_core={"x": 1})
+    got = driver_verdicts(tmp_path, version="", amdgpu={"noretry": 0, "debug": False, "hidden": 3}, ib_core={"x": 1})
 
     assert got["option.amdgpu.noretry"] == ("fail", "1")
     assert got["option.amdgpu.debug"] == ("pass", "N")

@@ -1,4 +1,4 @@
-"""What the role `harbor` decides: what contradicts itself, the defaults of entries, and what its verification makes of answers."""
+"""Role `harbor`: conflicts between variables, defaults of entries and weak secrets."""
 
 from __future__ import annotations
 
@@ -37,33 +37,33 @@ RIGHT: dict[str, Any] = {
         ({"harbor_nodes_robot": "nodes", "harbor_robots": [{"name": "nodes"}]}, []),
     ],
 )
-def test_what_could_not_work_is_found(stated: dict[str, Any], rules: list[str]) -> None:
-    """Each contradiction has a rule of its own, and what works has none."""
+def test_each_conflict_is_reported(stated: dict[str, Any], rules: list[str]) -> None:
+    """Each conflict has a rule; valid values have no finding."""
     found = HARBOR.findings({**RIGHT, **stated}, "juicefs", issuer=True)
 
     assert [rule for _, _, _, rule in found] == rules
 
 
-def test_without_an_issuer_a_certificate_must_be_stated() -> None:
-    """A registry without TLS is never offered."""
+def test_certificate_is_required_without_an_issuer() -> None:
+    """Harbor is never served without TLS."""
     assert [rule for _, _, _, rule in HARBOR.findings(RIGHT, "", issuer=False)] == ["harbor-certificate"]
 
 
-def test_weak_secrets_are_named_and_not_shown() -> None:
-    """Harbor would refuse them at the end of the run."""
+def test_weak_secrets_are_reported_and_not_shown() -> None:
+    """Harbor would reject them at the end of the run."""
     assert HARBOR.secrets([{"name": "a", "secret": "nocapital1"}, {"name": "b", "secret": "Good-secret-1"}, {"name": "c"}]) == ["a", "c"]
 
 
-def test_the_secret_of_the_nodes_robot_is_handed_over() -> None:
-    """Without a robot of that name nodes get the authority alone."""
+def test_secret_of_the_nodes_robot_is_passed_on() -> None:
+    """Without this robot, nodes get the certificate authority only."""
     robots = [{"name": "a", "secret": "A"}, {"name": "nodes", "secret": "N"}]
 
     assert [HARBOR.secret_of(robots, name) for name in ("nodes", "")] == ["N", ""]
 
 
 @pytest.mark.parametrize(("variable", "defaults"), [("harbor_projects", "PROJECT"), ("harbor_robots", "ROBOT")])
-def test_the_defaults_of_entries_are_the_specs(variable: str, defaults: str) -> None:
-    """What a statement leaves out is what the reference manual says."""
+def test_defaults_of_entries_equal_the_spec(variable: str, defaults: str) -> None:
+    """The code and the reference manual list the same defaults."""
     path = content.roles_dir() / "harbor" / "meta" / "argument_specs.yml"
     options = yaml.safe_load(path.read_text(encoding="utf-8"))["argument_specs"]["main"]["options"][variable]["options"]
 

@@ -1,4 +1,4 @@
-"""What the role `higress` decides: what contradicts itself, the objects that Higress reads, and what a gateway's answers mean."""
+"""Role `higress`: conflicts between variables, generated Kubernetes objects, and the interpretation of gateway answers."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ WISHES: dict[str, Any] = {
         ({"higress_host_network": False, "higress_service_type": "NodePort"}, False, []),
     ],
 )
-def test_what_could_not_work_is_found(stated: dict[str, Any], harbor: bool, rules: list[str]) -> None:  # noqa: FBT001
-    """Each contradiction has a rule of its own, and what works has none."""
+def test_each_conflict_is_reported(stated: dict[str, Any], harbor: bool, rules: list[str]) -> None:  # noqa: FBT001
+    """Each conflict has a rule; valid values have no finding."""
     assert [rule for _, _, _, rule in HIGRESS.findings(stated, harbor)] == rules
 
 
-def test_no_key_stands_in_an_object_that_is_no_secret() -> None:
-    """Plug-ins refer to the Secret in the form that Higress replaces; the Secret alone holds the keys."""
+def test_keys_are_written_to_secrets_only() -> None:
+    """Plug-ins refer to the Secret with Higress' placeholder."""
     shown = json.dumps([*HIGRESS.plugins(WISHES), *HIGRESS.ingresses(WISHES["routes"], "higress", "cluster-ca")])
 
     assert not [one for one in CLIENTS if str(one["key"]) in shown]
@@ -65,8 +65,8 @@ def test_no_key_stands_in_an_object_that_is_no_secret() -> None:
     assert HIGRESS.secret([], "higress-system") == []
 
 
-def test_a_plug_in_that_cannot_be_loaded_lets_nobody_in() -> None:
-    """Each plug-in of ours closes on failure, and names routes as Higress does: with their namespace unless it is Higress' own."""
+def test_plugin_that_fails_to_load_denies_all_requests() -> None:
+    """Each plug-in fails closed and names routes as Higress does: with a namespace, except for Higress' own."""
     auth, limit = HIGRESS.plugins(WISHES)
 
     assert {auth["spec"]["failStrategy"], limit["spec"]["failStrategy"]} == {"FAIL_CLOSE"}
@@ -76,8 +76,8 @@ def test_a_plug_in_that_cannot_be_loaded_lets_nobody_in() -> None:
     ]
 
 
-def test_an_ingress_says_limit_and_certificate() -> None:
-    """The limit has Higress' annotation without its fivefold burst, and the certificate comes from the issuer."""
+def test_ingress_has_limit_and_certificate() -> None:
+    """The limit annotation disables Higress' fivefold burst; the issuer provides the certificate."""
     ingress = HIGRESS.ingresses([{**ROUTE, "rate_limit": {"requests": 5, "per": "minute"}}], "higress", "cluster-ca")[0]
 
     assert ingress["metadata"]["annotations"] == {
@@ -89,15 +89,15 @@ def test_an_ingress_says_limit_and_certificate() -> None:
     assert ingress["spec"]["tls"] == [{"hosts": ["api.example.com"], "secretName": "api-tls"}]
 
 
-def test_keys_that_cannot_be_used_are_named_and_not_shown() -> None:
-    """Too short, with characters that JSON would read, or another's as well."""
+def test_invalid_keys_are_reported_and_not_shown() -> None:
+    """A key fails if it is short, contains JSON characters or is shared."""
     weak = [{"name": "short", "key": "k"}, {"name": "quote", "key": 'a"' * 10}, {"name": "same", "key": CLIENTS[0]["key"]}, *CLIENTS]
 
     assert HIGRESS.weak_keys(weak) == ["short", "quote", "same", "notebook"]
 
 
-def test_only_what_bears_our_label_and_is_not_stated_goes() -> None:
-    """A route that was taken out of hosts.yaml is removed; one that stands there stays."""
+def test_only_obsolete_labelled_objects_are_removed() -> None:
+    """A route that is missing from hosts.yaml is removed; the others stay."""
     wanted = HIGRESS.ingresses([ROUTE], "higress", "")
     old = HIGRESS.ingresses([{**ROUTE, "name": "old"}], "higress", "")
 
@@ -106,8 +106,8 @@ def test_only_what_bears_our_label_and_is_not_stated_goes() -> None:
     assert [one["metadata"]["name"] for one in got] == ["old"]
 
 
-def test_gateways_are_where_their_ready_pods_or_their_service_are() -> None:
-    """A pod that is not ready, and a Service without an address, say nothing."""
+def test_gateways_are_ready_pods_or_the_service() -> None:
+    """Pods that are not ready, and a Service without an address, are ignored."""
     ready = {"conditions": [{"type": "Ready", "status": "True"}]}
     pods = [
         {"kind": "Pod", "metadata": {"labels": {"app": "higress-gateway"}}, "status": {**ready, "hostIP": "10.0.0.1"}},
@@ -122,10 +122,10 @@ def test_gateways_are_where_their_ready_pods_or_their_service_are() -> None:
 
 @contextmanager
 def gateway(keys: dict[str, int], bare: int) -> Iterator[int]:
-    """A gateway on loopback that answers each key with a status, and `bare` to all others; yields its port."""
+    """Serve on loopback a status for each key, and `bare` without a key; yield the port."""
 
     class Handler(BaseHTTPRequestHandler):
-        """Answer by the key."""
+        """Answer by key."""
 
         def do_GET(self) -> None:
             """Send the status."""
@@ -134,7 +134,7 @@ def gateway(keys: dict[str, int], bare: int) -> Iterator[int]:
             self.end_headers()
 
         def log_message(self, *_: Any) -> None:
-            """Say nothing."""
+            """Suppress the log."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})

@@ -1,4 +1,4 @@
-"""What the role `juicefs_csi` decides: where metadata are, what contradicts itself, and what is said of nodes."""
+"""Role `juicefs_csi`: metadata URLs, conflicts between variables, and verdicts on nodes."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ RIGHT = {"juicefs_csi_bucket": "https://s3.example.com/train"}
         ("tikv://h1:2379,h2:2379/jfs", "", "tikv://h1:2379,h2:2379/jfs"),
     ],
 )
-def test_the_password_comes_where_the_engine_looks_for_it(url: str, password: str, wanted: str) -> None:
-    """Each engine's URL gets it between account and host, escaped; a URL without one stays as it is."""
+def test_password_is_inserted_into_the_metadata_url(url: str, password: str, wanted: str) -> None:
+    """Each engine's URL gets the escaped password between account and host. Without a password it stays."""
     assert CSI.meta_url(url, password) == wanted
 
 
@@ -44,13 +44,13 @@ def test_the_password_comes_where_the_engine_looks_for_it(url: str, password: st
         ({**RIGHT, "juicefs_csi_meta_url": "postgres://site@h/jfs"}, False, "", []),
     ],
 )
-def test_what_could_not_work_is_found(stated: dict[str, Any], redis: bool, mounted: str, rules: list[str]) -> None:  # noqa: FBT001
-    """Each contradiction has a rule of its own, and what works has none."""
+def test_each_conflict_is_reported(stated: dict[str, Any], redis: bool, mounted: str, rules: list[str]) -> None:  # noqa: FBT001
+    """Each conflict has a rule; valid values have no finding."""
     assert [rule for _, _, _, rule in CSI.findings(stated, redis, mounted)] == rules
 
 
 def nodes(ready: dict[str, bool], drivers: dict[str, list[str]]) -> list[dict[str, Any]]:
-    """Return what two tasks of k8s_info register."""
+    """Return the registered results of two k8s_info tasks."""
     listed = [
         {"metadata": {"name": name}, "status": {"conditions": [{"type": "Ready", "status": str(is_ready)}]}}
         for name, is_ready in ready.items()
@@ -61,8 +61,8 @@ def nodes(ready: dict[str, bool], drivers: dict[str, list[str]]) -> list[dict[st
     return [{"resources": listed}, {"resources": of_csi}]
 
 
-def test_a_ready_node_without_the_driver_fails() -> None:
-    """The node is named; a node that is not ready says nothing."""
+def test_ready_node_without_the_driver_fails() -> None:
+    """The verdict names the node. Nodes that are not ready are ignored."""
     results = nodes({"n1": True, "n2": True, "n3": False}, {"n1": ["csi.juicefs.com"], "n2": []})
     verdict = parse_verdict(CSI.verdicts(results, "cp1")[0])
 
@@ -71,12 +71,12 @@ def test_a_ready_node_without_the_driver_fails() -> None:
 
 
 @pytest.mark.parametrize("results", [nodes({}, {}), nodes({"n1": False}, {}), [{"msg": "no answer"}, {"msg": "no answer"}], []])
-def test_where_no_node_runs_pods_the_driver_is_unknown(results: list[dict[str, Any]]) -> None:
-    """No ready node, and no answer, are neither good nor bad, and no claim is waited for."""
+def test_driver_is_unknown_without_a_ready_node(results: list[dict[str, Any]]) -> None:
+    """Applies to no ready node and no answer; the run does not wait for a claim."""
     assert [one["verdict"] for one in CSI.verdicts(results, "cp1")] == ["unknown"]
     assert not CSI.served(results)
 
 
-def test_every_node_with_the_driver_passes() -> None:
+def test_all_nodes_with_the_driver_pass() -> None:
     """Each ready node lists it."""
     assert CSI.verdicts(nodes({"n1": True}, {"n1": ["csi.juicefs.com"]}), "cp1")[0]["verdict"] == "pass"

@@ -1,4 +1,4 @@
-"""The module `juicefs_effects`: the mount as programs see it, and a file that goes from one host to another."""
+"""Module `juicefs_effects`: the mount, its processes, ownership of folders and backups of metadata."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ MOUNTS = "/dev/sda1 / ext4 rw 0 0\nJuiceFS:jfs /jfs fuse.juicefs rw,nosuid 0 0\n
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Return the folder of verify on a mount."""
+    """Return the verification folder on a mount."""
     path = tmp_path / "jfs" / VERIFY
     path.mkdir(parents=True, mode=0o700)
     return path
 
 
-def test_a_mounted_volume_passes_and_a_bare_folder_fails() -> None:
-    """What lies on the folder last counts; a folder with nothing on it is a fail."""
+def test_mounted_volume_passes_and_plain_folder_fails() -> None:
+    """The last mount on the folder counts."""
     covered = MOUNTS + "tmpfs /jfs tmpfs rw 0 0\n"
     found = [effects.look_at_mount("n1", "/jfs", mounts)["verdict"] for mounts in (MOUNTS, covered, "")]
 
     assert found == ["pass", "fail", "fail"]
 
 
-def test_what_cannot_be_compared_is_not_judged(folder: Path) -> None:
-    """A neighbour that wrote nothing gives unknown, a host alone skipped; both say why."""
+def test_missing_peer_file_is_not_compared(folder: Path) -> None:
+    """A peer without a file is unknown, a single host is skipped; both give the reason."""
     silent = effects.read("n2", str(folder), "n1", "")
     alone = effects.read("n2", str(folder), "n2", "0" * 64)
 
@@ -52,8 +52,8 @@ LISTEN 0      128      0.0.0.0:22   0.0.0.0:* users:(("sshd",pid=3,fd=3))
 """
 
 
-def test_ports_are_those_of_the_units_processes() -> None:
-    """Another program with the same name, or any other program, is not the mount."""
+def test_ports_belong_to_processes_of_the_unit() -> None:
+    """Other processes are ignored, also those with the same name."""
     groups = {"7": "0::/system.slice/juicefs.service\n", "3": "0::/system.slice/ssh.service\n"}
 
     assert effects.listening(SOCKETS, "juicefs.service", groups.__getitem__) == ["127.0.0.1:6061", "127.0.0.1:9567"]
@@ -61,8 +61,8 @@ def test_ports_are_those_of_the_units_processes() -> None:
 
 
 @pytest.mark.parametrize("verdict", ["pass", "fail"])
-def test_a_record_has_what_the_report_needs(verdict: str) -> None:
-    """Every record names check, host, verdict and schema."""
+def test_records_have_all_fields_of_the_report(verdict: str) -> None:
+    """Each record contains check, host, verdict and schema."""
     entry = effects.record("n1", "mounted", verdict)
 
     assert {"check", "host", "verdict", "schema", "source"} <= set(entry)
@@ -70,7 +70,7 @@ def test_a_record_has_what_the_report_needs(verdict: str) -> None:
 
 @pytest.fixture
 def program(tmp_path: Path) -> list[str]:
-    """Return a program that dumps as juicefs 1.4 does: to standard output, or by replacing the file that it is given."""
+    """Return a program that dumps as juicefs 1.4 does: to standard output or by replacing the target file."""
     (tmp_path / "secrets.env").write_text("# comment\nMETA_PASSWORD=secret=1\n", encoding="utf-8")
     path = tmp_path / "juicefs"
     path.write_text(
@@ -86,12 +86,12 @@ cat {tmp_path}/answer
     return [str(path), "dump", "rediss://db:6379/1?tls-ca-cert-file=/etc/juicefs/redis-ca.crt"]
 
 
-# --- What users put beside the cluster's folders ---
+# --- Entries of users beside the cluster's folders ---
 
 
 @root_only
-def test_what_users_left_where_only_root_may_write_is_named(tmp_path: Path) -> None:
-    """Links of users, homes of others, open homes and the old folder of verify are named; root's own and unknown numbers are not."""
+def test_user_owned_entries_in_root_folders_are_reported(tmp_path: Path) -> None:
+    """Links, foreign or open homes and the old verification folder are reported; root's entries and unknown ids are not."""
     nobody = 65534
     for path in ("home/nobody", "home/daemon", "home/4242", "primus/jobs", ".primus-verify", "data"):
         (tmp_path / path).mkdir(parents=True)
@@ -111,8 +111,8 @@ def test_what_users_left_where_only_root_may_write_is_named(tmp_path: Path) -> N
     assert found["home/nobody"] == "has mode 0755: other accounts can enter it"
 
 
-def test_the_old_folder_of_verify_goes_with_its_files(tmp_path: Path) -> None:
-    """A folder of root's is emptied and removed; a link of that name stays, and so does what it points to."""
+def test_old_verification_folder_is_removed(tmp_path: Path) -> None:
+    """A root-owned folder is removed with its files. A link of that name and its target stay."""
     old = tmp_path / effects.OLD_FOLDER
     old.mkdir()
     (old / "n1").write_text("x", encoding="utf-8")

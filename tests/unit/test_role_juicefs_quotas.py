@@ -1,4 +1,4 @@
-"""The module `account_quotas`: what each account may keep, and what happens to one that already keeps more."""
+"""Module `account_quotas`: quotas of accounts, including accounts that already exceed theirs."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ TABLE = """\
 
 
 class Volume:
-    """A volume in memory: what it is asked, and the limits and usage of accounts, by name."""
+    """A volume in memory with limits and usage by account; records requests."""
 
     def __init__(self, there: dict[str, Any] | None = None, usage: dict[str, Any] | None = None) -> None:
-        """Start with these limits, and with what each account keeps."""
+        """Store the limits and usage."""
         self.there, self.kept = dict(there or {}), usage or {}
         self.noted: dict[str, Any] = {}
         self.calls: list[tuple[str, Any]] = []
 
     def look(self) -> dict[str, Any]:
-        """Return limit and usage of those with a limit, as the program does."""
+        """Return limit and usage of accounts with a limit, as the program does."""
         return {key: (limit, self.kept.get(key, Limit())) for key, limit in self.there.items()}
 
     def key_of(self, name: str) -> str:
@@ -46,12 +46,12 @@ class Volume:
         self.there[key] = limit
 
     def note(self, limits: dict[str, Any]) -> None:
-        """Keep the exact limits."""
+        """Store the exact limits."""
         self.noted = limits
 
 
-def test_limits_and_usage_are_read_from_the_table() -> None:
-    """Sizes with units and numbers with separators; what has no limit is 0, and lines that are no row are left out."""
+def test_limits_and_usage_are_parsed_from_the_table() -> None:
+    """Handles units and digit separators. No limit is 0; other lines are skipped."""
     assert quotas.rows_in(TABLE) == {
         "/qdir": (Limit(1536 * GIB, 0), Limit(0, 0)),
         "uid:4101": (Limit(1536 * GIB, 1200), Limit(144 << 10, 1036)),
@@ -63,13 +63,13 @@ def test_limits_and_usage_are_read_from_the_table() -> None:
     ("space", "text"),
     [(7, "7 B"), (144 << 10, "144 KiB"), (GIB, "1.0 GiB"), (1500 * GIB, "1.5 TiB"), (10240 * GIB, "10 TiB"), (1 << 60, "1.0 EiB")],
 )
-def test_sizes_are_shown_as_the_program_shows_them(space: int, text: str) -> None:
-    """What JuiceFS 1.4.2 printed for these sizes."""
+def test_sizes_are_formatted_as_by_the_program(space: int, text: str) -> None:
+    """As JuiceFS 1.4.2 printed them."""
     assert quotas.shown(space) == text
 
 
-def test_the_exact_limit_counts_where_it_is_the_one_shown() -> None:
-    """The program rounds 1500 GiB to 1.5 TiB; a limit that somebody set by hand is taken as it is shown."""
+def test_exact_limit_counts_if_it_rounds_to_the_displayed_one() -> None:
+    """The program rounds 1500 GiB to 1.5 TiB. A manually set limit is used as displayed."""
     rounded = Limit(1536 * GIB, 40)
 
     assert quotas.exact(rounded, Limit(1500 * GIB, 40)) == Limit(1500 * GIB, 40)
@@ -80,15 +80,15 @@ def test_the_exact_limit_counts_where_it_is_the_one_shown() -> None:
 
 
 def test_exceptions_replace_one_number_or_both() -> None:
-    """An account that is absent gets no limit."""
+    """An absent account gets no limit."""
     accounts = [{"name": "ada"}, {"name": "bob", "state": "present"}, {"name": "eve", "state": "absent"}]
     wanted = {"accounts": accounts, "gib": 10, "inodes": 100, "exceptions": {"bob": {"gib": "20"}, "eve": {"gib": 1}}}
 
     assert quotas.limits_wanted(wanted) == {"ada": Limit(10 * GIB, 100), "bob": Limit(20 * GIB, 100)}
 
 
-def test_a_second_run_changes_nothing() -> None:
-    """What is as stated is left alone."""
+def test_second_run_changes_nothing() -> None:
+    """Correct limits are not set again."""
     volume = Volume(usage={"ada": Limit(GIB, 3)})
     wanted = {"ada": Limit(2 * GIB, 10)}
     first = quotas.apply(volume, wanted, check=False)
@@ -100,8 +100,8 @@ def test_a_second_run_changes_nothing() -> None:
     assert volume.there == volume.noted == {"ada": Limit(2 * GIB, 10)}
 
 
-def test_an_account_that_keeps_more_gets_no_limit_and_is_named() -> None:
-    """Its running jobs could no longer write. It is measured, which a later run leaves as it is, until it keeps less."""
+def test_account_above_its_quota_gets_no_limit() -> None:
+    """A limit would stop its running jobs. Its usage is measured until it falls below the quota."""
     volume = Volume(usage={"ada": Limit(GIB, 30)})
     wanted = {"ada": Limit(2 * GIB, 10)}
     first = quotas.apply(volume, wanted, check=False)
@@ -116,8 +116,8 @@ def test_an_account_that_keeps_more_gets_no_limit_and_is_named() -> None:
     assert volume.there == {"ada": Limit(2 * GIB, 10)}
 
 
-def test_a_look_changes_nothing() -> None:
-    """In check mode it only says whose limit would change."""
+def test_check_mode_changes_nothing() -> None:
+    """It only reports the accounts to change."""
     volume = Volume({"ada": Limit(GIB, 0)})
     outcome = quotas.apply(volume, {"ada": Limit(2 * GIB, 10), "eddy": Limit()}, check=True)
 
@@ -125,8 +125,8 @@ def test_a_look_changes_nothing() -> None:
     assert volume.calls == []
 
 
-def test_no_limit_where_none_is_stated() -> None:
-    """0 and 0 asks nothing of an account without a limit, and takes away one that is there."""
+def test_zero_removes_the_limit() -> None:
+    """With 0 and 0, accounts without a limit stay unchanged."""
     volume = Volume({"ada": Limit(GIB, 5)})
     outcome = quotas.apply(volume, {"ada": Limit(), "eddy": Limit()}, check=False)
 
@@ -143,8 +143,8 @@ def test_no_limit_where_none_is_stated() -> None:
         (None, Limit(), []),
     ],
 )
-def test_the_program_is_asked_for_what_differs(monkeypatch: pytest.MonkeyPatch, there: Any, limit: Any, asked: list[list[str]]) -> None:
-    """0 means `as it was` to the program, so a limit that goes away is deleted first."""
+def test_program_is_called_for_differences_only(monkeypatch: pytest.MonkeyPatch, there: Any, limit: Any, asked: list[list[str]]) -> None:
+    """0 keeps the old value, so a limit is removed before a new one is set."""
     volume, calls = quotas.Volume({"by": "user"}), []
     monkeypatch.setattr(volume, "run", lambda *words: calls.append(list(words)))
     volume.set("uid:0", limit, there)
@@ -152,8 +152,8 @@ def test_the_program_is_asked_for_what_differs(monkeypatch: pytest.MonkeyPatch, 
     assert calls == asked
 
 
-def test_verdicts_name_who_is_over_who_differs_and_who_is_nearly_there() -> None:
-    """Over = skipped with a way out, other limit = fail, all others one pass that names those above 90 percent."""
+def test_verdicts_name_accounts_above_or_near_their_quota() -> None:
+    """Above: skipped with a fix. Wrong limit: fail. All others: one pass that names those above 90 percent."""
     wanted = {name: Limit(10 * GIB, 100) for name in ("ada", "bob", "carol", "dan")}
     kept = {"ada": Limit(GIB, 95), "bob": Limit(GIB, 300), "carol": Limit(), "dan": Limit()}
     outcome = quotas.Outcome(["carol"], {"bob": "keeps more"}, kept)

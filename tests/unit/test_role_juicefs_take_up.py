@@ -1,4 +1,4 @@
-"""How a mount comes to new settings: a fresh process takes it over with its open files, or it waits until nobody uses it."""
+"""Detection of the processes that use a mount."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ users: Any = _load("juicefs_users", FILES / "juicefs_users.py")
 # --- The reload of the unit ---
 
 
-# --- Who uses a mount ---
+# --- Users of a mount ---
 
 
 def process(proc: Path, number: int, *, mount_id: str = "", cwd: str = "/", namespace: str = "pid:[1]") -> None:
-    """Make a process with one open file on a mount, a working directory and a PID namespace."""
+    """Create a process with an open file on a mount, a working directory and a PID namespace."""
     folder = proc / str(number)
     (folder / "fdinfo").mkdir(parents=True)
     (folder / "ns").mkdir()
@@ -34,8 +34,8 @@ def process(proc: Path, number: int, *, mount_id: str = "", cwd: str = "/", name
     (folder / "ns" / "pid").symlink_to(namespace)
 
 
-def test_users_and_containers_are_named_and_the_hosts_own_programs_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By an open file or a working directory on the mount's device; a process that only could see it is none."""
+def test_users_and_containers_are_reported_but_host_services_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An open file or a working directory on the mount's device counts; mere visibility does not."""
     process(tmp_path, 1)
     (tmp_path / "self").symlink_to(tmp_path / "1")
     process(tmp_path, 7, mount_id="47")
@@ -51,8 +51,8 @@ def test_users_and_containers_are_named_and_the_hosts_own_programs_are_not(tmp_p
     assert not users.uses(tmp_path / "10", "0:77")
 
 
-def test_a_folder_that_is_no_mount_has_no_users(tmp_path: Path) -> None:
-    """An empty answer, which holds no restart back."""
+def test_plain_folder_has_no_users(tmp_path: Path) -> None:
+    """An empty list does not block a restart."""
     process(tmp_path, 1, mount_id="41")
     (tmp_path / "self").symlink_to(tmp_path / "1")
 

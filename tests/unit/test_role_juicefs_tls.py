@@ -1,4 +1,4 @@
-"""How a client of JuiceFS comes to trust the authority of the group `redis`, new and old versions of the program."""
+"""TLS settings of JuiceFS clients for the group `redis`, for old and new versions of the program."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def files(version: str, **variables: Any) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("version", ["1.1.0", "1.3.1", "1.4.2"])
-def test_the_url_names_the_authority(version: str) -> None:
-    """From 1.1 on the URL carries it, so the authorities of the object store stay those of the system; a new one restarts the mount."""
+def test_url_names_the_authority(version: str) -> None:
+    """From 1.1 on the URL contains it; the object store uses the system's authorities. A change restarts the mount."""
     unit, environment = files(version)
 
     assert f"rediss://10.0.0.1:6379/1?tls-ca-cert-file={CA} /jfs" in unit
@@ -30,8 +30,8 @@ def test_the_url_names_the_authority(version: str) -> None:
 
 
 @pytest.mark.parametrize(("own", "trusted"), [("", CA), ("/etc/ssl/site.pem", "/etc/ssl/site.pem")])
-def test_an_old_program_gets_it_by_its_environment(own: str, trusted: str) -> None:
-    """Before 1.1 a URL with an option is refused by the program; the site's own list of authorities goes first."""
+def test_old_version_gets_the_authority_from_the_environment(own: str, trusted: str) -> None:
+    """Versions before 1.1 reject a URL with options. The site's own list of authorities has priority."""
     unit, environment = files("0.14.2", juicefs_ca_file=own)
 
     assert "rediss://10.0.0.1:6379/1 /jfs" in unit
@@ -39,8 +39,8 @@ def test_an_old_program_gets_it_by_its_environment(own: str, trusted: str) -> No
 
 
 @pytest.mark.parametrize(("version", "by_file"), [("1.3.1", False), ("1.4.2", True)])
-def test_a_new_password_ends_no_mount_where_the_program_can_read_it_again(version: str, *, by_file: bool) -> None:
-    """From 1.4 on the environment names a file, which a reload reads; before, the password itself is what a start has read."""
+def test_new_password_needs_no_restart_from_1_4_on(version: str, *, by_file: bool) -> None:
+    """The environment names a file that a reload reads. Older versions read the password at start only."""
     unit, environment = files(version, juicefs_redis_password="hidden-password-0001")
 
     assert ("META_PASSWORD_FILE=/etc/juicefs/meta-password\n" in environment) == by_file
@@ -49,20 +49,20 @@ def test_a_new_password_ends_no_mount_where_the_program_can_read_it_again(versio
 
 
 @pytest.mark.parametrize("other", [{"juicefs_redis_tls": False}, {"juicefs_meta_url": "postgres://jfs@db:5432/jfs"}])
-def test_another_engine_gets_no_authority(other: dict[str, Any]) -> None:
-    """Where the group's Redis speaks no TLS, or another engine is stated, neither URL nor unit names the file."""
+def test_other_engines_get_no_authority(other: dict[str, Any]) -> None:
+    """Without TLS in the group, or with another engine, URL and unit do not name the file."""
     unit, environment = files("1.3.1", **other)
 
     assert CA not in unit + environment
 
 
 @pytest.mark.parametrize(("version", "can"), [("0.14.2", False), ("1.1.0", False), ("1.2.0", True), ("1.4.2", True)])
-def test_a_mount_is_taken_over_where_the_program_can(version: str, *, can: bool) -> None:
-    """From 1.2 on a reload starts the stated command line beside the one that runs; before, the unit cannot be reloaded."""
+def test_reload_hands_over_the_mount_from_1_2_on(version: str, *, can: bool) -> None:
+    """A second process starts beside the running one. Older units cannot be reloaded."""
     unit, _ = files(version)
     start = next(line for line in unit.splitlines() if line.startswith("ExecStart="))
     reloads = [line for line in unit.splitlines() if line.startswith("ExecReload=")]
 
     assert bool(reloads) == can
-    # The program that starts the mount starts the one that takes it over too: files/juicefs_reload.sh.
+    # files/juicefs_reload.sh starts the new process with the same program.
     assert not can or reloads[0].endswith(start.partition("juicefs_mount.sh")[2])

@@ -1,4 +1,4 @@
-"""The role `kube_backup`: what etcd a host runs, what must not be restored, who takes a backup, and which ones go."""
+"""Role `kube_backup`: etcd detection, restore checks, choice of the backup host, and rotation."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ WANTED = {"cluster": "demo", "members": {"m1": "http://a", "m2": "http://b", "m3
 
 
 def settings(root: Path, **more: Any) -> dict[str, Any]:
-    """Return the settings of a host whose files lie below a folder."""
+    """Return the settings of a host whose files are below a folder."""
     return {"env_file": str(root / "etcd.env"), "manifest_dir": str(root / "manifests"), "host": "m1", **more}
 
 
-def test_both_forms_of_etcd_are_understood(tmp_path: Path) -> None:
-    """Kubespray's environment file and kubeadm's manifest give the same facts; loopback is spoken to; a host without etcd has none."""
+def test_etcd_settings_of_kubespray_and_kubeadm_are_parsed(tmp_path: Path) -> None:
+    """Both give the same facts with the loopback endpoint. A host without etcd has none."""
     assert member.find_member(settings(tmp_path)).form == ""
     (tmp_path / "etcd.env").write_text(KUBESPRAY, encoding="utf-8")
     host = member.find_member(settings(tmp_path))
@@ -73,8 +73,8 @@ def test_both_forms_of_etcd_are_understood(tmp_path: Path) -> None:
     assert (host.endpoint, host.peer_urls, host.data_dir) == facts == (pod.endpoint, pod.peer_urls, pod.data_dir)
 
 
-def test_a_manifest_that_is_held_still_says_what_runs_here(tmp_path: Path) -> None:
-    """A restore that was killed left it there: the next one finds the member, and puts it back."""
+def test_moved_manifest_is_found(tmp_path: Path) -> None:
+    """After an interrupted restore the next one finds the member and moves the manifest back."""
     (tmp_path / "manifests").mkdir()
     (tmp_path / "manifests/etcd.yaml").write_text(KUBEADM, encoding="utf-8")
     known = settings(tmp_path)
@@ -87,16 +87,16 @@ def test_a_manifest_that_is_held_still_says_what_runs_here(tmp_path: Path) -> No
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["etcd.yaml", "manifests"]
 
 
-def test_settings_that_do_not_say_enough_are_refused(tmp_path: Path) -> None:
-    """What is missing is named, with where it is looked for."""
+def test_incomplete_settings_are_refused(tmp_path: Path) -> None:
+    """The error names the missing setting and its file."""
     (tmp_path / "etcd.env").write_text("ETCD_NAME=etcd1\n", encoding="utf-8")
 
     with pytest.raises(member.RefusedError, match="do not say its data_dir, endpoint, peer_urls"):
         member.find_member(settings(tmp_path))
 
 
-def test_the_right_snapshot_is_restored() -> None:
-    """The same release or a newer one of etcd, a file that the backup did not know, an odd number of members."""
+def test_valid_snapshot_is_accepted() -> None:
+    """Needs the same or a newer etcd release and an odd number of members; files that the backup does not list are ignored."""
     assert restore.refusals(BACKUP, FOUND, WANTED) == []
     assert restore.refusals(BACKUP, {**FOUND, "version": "3.7.0", "identity": {"/pki/ca.crt": "11", "/new": "2"}}, WANTED) == []
 
@@ -112,8 +112,8 @@ def test_the_right_snapshot_is_restored() -> None:
         ({}, {"members": {"m1": "a", "m2": "b"}}, "an even number cannot keep quorum"),
     ],
 )
-def test_a_snapshot_that_must_not_become_the_data_is_refused(found: dict[str, Any], wanted: dict[str, Any], reason: str) -> None:
-    """One reason each, with its fix."""
+def test_invalid_snapshot_is_refused(found: dict[str, Any], wanted: dict[str, Any], reason: str) -> None:
+    """Each reason has a fix."""
     (said,) = restore.refusals(BACKUP, {**FOUND, **found}, {**WANTED, **wanted})
 
     assert reason in said
@@ -121,32 +121,32 @@ def test_a_snapshot_that_must_not_become_the_data_is_refused(found: dict[str, An
 
 
 def test_changed_keys_can_be_accepted() -> None:
-    """After a rotation of the encryption key somebody may know that the old one is still listed."""
+    """After a rotation, the old encryption key may still be listed."""
     found = {**FOUND, "identity": {"/pki/ca.crt": "22"}}
 
     assert restore.refusals(BACKUP, found, {**WANTED, "despite_identity": True}) == []
 
 
-def test_the_oldest_go_and_only_ours() -> None:
-    """The newest N stay, on the host and on the controller; names that are not a backup's are never removed."""
+def test_oldest_backups_are_removed() -> None:
+    """The newest N stay on the host and the controller. Other files are never removed."""
     names = ["etcd-20260101T000000Z", "etcd-20260103T000000Z", "etcd-20260102T000000Z", "etcd-mine", ".new", ".lock"]
 
     assert backup.surplus(names, 1) == copies.surplus(names, 1) == ["etcd-20260102T000000Z", "etcd-20260101T000000Z"]
     assert backup.surplus(names, 3) == []
 
 
-def test_an_emptied_etcd_pushes_no_full_backup_out() -> None:
-    """With less than half the keys of any earlier backup none is removed; the first backup has none to compare with."""
+def test_backup_of_an_emptied_etcd_removes_no_full_backup() -> None:
+    """Below half the keys of any earlier backup, none is removed. The first backup has no reference."""
     assert [backup.shrunk(49, [10, 100]), backup.shrunk(50, [10, 100]), backup.shrunk(0, [])] == [True, False, False]
 
 
 def look(revision: int, *, leader: bool = True, errors: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Return what a member said."""
+    """Return the observation of a member."""
     return {"member": {}, "health": {"revision": revision, "leader": leader, "errors": list(errors)}, "reason": ""}
 
 
-def test_the_backup_is_taken_from_the_member_that_is_ahead() -> None:
-    """And on one control plane for the PKI where that is another host; who is ill, or failed in this run, is passed over."""
+def test_most_advanced_healthy_member_takes_the_backup() -> None:
+    """The PKI comes from a control plane, if that is another host. Unhealthy and failed hosts are skipped."""
     looks = {"e1": look(5), "e2": look(9), "e3": look(99, leader=False), "e4": look(99, errors=("NOSPACE",))}
 
     assert chosen.kube_backup_chosen(looks, ["cp1", "cp2"], ["e1", "e2", "e3", "e4", "cp2"]) == ["e2", "cp2"]
@@ -157,7 +157,7 @@ def test_the_backup_is_taken_from_the_member_that_is_ahead() -> None:
 
 
 def copy(folder: Path, stamp: str, *, data: bytes = b"data", etcd: bool = True) -> Path:
-    """Lay a copy on the controller."""
+    """Write a copy on the controller."""
     part = folder / f"etcd-{stamp}" / "m1"
     part.mkdir(parents=True)
     said = {"taken": stamp, "host": "m1", "etcd": {"sha256": copies.hashlib.sha256(b"data").hexdigest()} if etcd else None}
@@ -166,8 +166,8 @@ def copy(folder: Path, stamp: str, *, data: bytes = b"data", etcd: bool = True) 
     return part
 
 
-def test_the_newest_copy_with_data_is_the_one_that_is_meant(tmp_path: Path) -> None:
-    """One without etcd's data is passed over; a name, or a folder of any place, can be given; what is none is refused."""
+def test_newest_copy_with_data_is_selected(tmp_path: Path) -> None:
+    """Copies without etcd data are skipped. A name or a folder can be given; invalid ones are refused."""
     older = copy(tmp_path, "20260101T000000Z")
     copy(tmp_path, "20260102T000000Z", etcd=False)
 
@@ -180,8 +180,8 @@ def test_the_newest_copy_with_data_is_the_one_that_is_meant(tmp_path: Path) -> N
         copies.find(tmp_path / "nowhere", "")
 
 
-def test_a_copy_that_is_not_what_the_host_wrote_is_not_kept(tmp_path: Path) -> None:
-    """Cut off on the way: it stays under the name of a draft, and no earlier copy goes."""
+def test_incomplete_copy_is_not_kept(tmp_path: Path) -> None:
+    """It stays a draft, and no earlier copy is removed."""
     copy(tmp_path, "20260101T000000Z")
     copies.begin(tmp_path)
     copy(tmp_path / ".new", "20260102T000000Z", data=b"dat").parent.rename(tmp_path / ".new/x")
@@ -192,8 +192,8 @@ def test_a_copy_that_is_not_what_the_host_wrote_is_not_kept(tmp_path: Path) -> N
     assert copies.find(tmp_path, "")[1]["taken"] == "20260101T000000Z"
 
 
-def test_verification_tells_age_and_damage(tmp_path: Path) -> None:
-    """No backup yet is skipped, an old one fails, one that cannot be read fails; a host without etcd is skipped."""
+def test_verification_reports_age_and_damage(tmp_path: Path) -> None:
+    """No backup is skipped; an old or unreadable one fails. Hosts without etcd are skipped."""
     known = settings(tmp_path, folder=str(tmp_path))
     nothing = verify.look_backup(known, 30, 0.0)
     part = tmp_path / "etcd-20260101T000000Z"
@@ -208,8 +208,8 @@ def test_verification_tells_age_and_damage(tmp_path: Path) -> None:
     assert verify.look_etcd(known, 3)["verdict"] == "skipped"
 
 
-def test_etcd_is_judged_by_its_leader_its_alarms_and_its_members() -> None:
-    """Each of the three alone fails it."""
+def test_etcd_needs_leader_alarms_and_members() -> None:
+    """A problem with any of the three fails."""
     well = {"leader": True, "errors": [], "members": {"a": "", "b": "", "c": ""}, "revision": 4}
     bad = ({"leader": False}, {"errors": ["NOSPACE"]}, {"members": {"a": ""}})
 
@@ -218,7 +218,7 @@ def test_etcd_is_judged_by_its_leader_its_alarms_and_its_members() -> None:
 
 
 def voters(alive: str) -> list[Any]:
-    """Return members m1, m2, …, of which those with a `+` answer; member n is reached at 10.0.0.n."""
+    """Return members m1, m2, ...; those with a `+` answer. Member n has the address 10.0.0.n."""
     every = enumerate(alive, 1)
     return [quorum.Voter(f"m{n}", (f"https://10.0.0.{n}:2379", f"https://10.0.0.{n}:2380"), sign == "+") for n, sign in every]
 
@@ -227,7 +227,7 @@ def voters(alive: str) -> list[Any]:
     ("alive", "leaving", "says"),
     [
         ("+++", "m3", ""),
-        ("++-", "m3", ""),  # the dead one
+        ("++-", "m3", ""),  # The dead member.
         ("++-", "10.0.0.3", ""),
         ("++-", "m2", "without m2 etcd has 2 members, of which 1 answer (lost: m3): no majority"),
         ("+--", "m3", "1 of 3 members of etcd answer, which is no majority"),
@@ -236,13 +236,13 @@ def voters(alive: str) -> list[Any]:
         ("++", "m2", ""),
         ("+-", "m2", "1 of 2 members of etcd answer"),
         ("+", "m1", "is the only member of etcd"),
-        ("+++", "gpu7", ""),  # no member
+        ("+++", "gpu7", ""),  # Not a member.
         ("+++", "10.0.0", ""),
         ("+++", "", ""),
     ],
 )
-def test_no_member_leaves_whose_loss_breaks_the_majority(alive: str, leaving: str, says: str) -> None:
-    """Before it goes those that answer must be a majority of all, and afterwards of the rest; a host that is no member may go."""
+def test_removal_that_breaks_the_quorum_is_refused(alive: str, leaving: str, says: str) -> None:
+    """Answering members must be a majority before and after. A host that is no member may be removed."""
     said = quorum.refusal(voters(alive), [leaving, ""])
 
     assert bool(said) == bool(says), said
@@ -255,14 +255,14 @@ def test_no_member_leaves_whose_loss_breaks_the_majority(alive: str, leaving: st
     [
         ("+++", "m3", ""),
         ("+-+", "m3", "while m3 is away 1 of 3 members of etcd answer, which is no majority (lost: m2)"),
-        ("++-", "m3", ""),  # the lost one itself: nobody else goes with it
+        ("++-", "m3", ""),  # The lost member itself; no other one may leave.
         ("+++--", "m1", "while m1 is away 2 of 5 members of etcd answer"),
         ("++++-", "m1", ""),
-        ("+", "m1", ""),  # there is no other way
+        ("+", "m1", ""),  # No alternative exists.
     ],
 )
-def test_no_member_is_away_while_another_is_lost(alive: str, away: str, says: str) -> None:
-    """A reboot takes a member for minutes, in which all vote: the others that answer must be a majority of all."""
+def test_reboot_that_breaks_the_quorum_is_refused(alive: str, away: str, says: str) -> None:
+    """A rebooting member still counts, so the other answering members must be a majority of all."""
     said = quorum.refusal_away(voters(alive), [away])
 
     assert bool(said) == bool(says), said
@@ -270,18 +270,18 @@ def test_no_member_is_away_while_another_is_lost(alive: str, away: str, says: st
     assert not said or "Fix: " in said
 
 
-def test_a_member_that_does_not_answer_may_be_away(tmp_path: Path) -> None:
-    """Its host is rebooted to mend it; who the others are it cannot say."""
+def test_unresponsive_member_may_be_rebooted(tmp_path: Path) -> None:
+    """A reboot may repair it; it cannot list the other members."""
     assert quorum.ask_away(settings(tmp_path)) == ""
 
 
-def test_a_member_is_found_by_the_address_of_version_six() -> None:
-    """Brackets and port are no part of it."""
+def test_member_is_found_by_its_ipv6_address() -> None:
+    """Brackets and port are ignored."""
     assert quorum.leaves(quorum.Voter("x", ("https://[fd00::1]:2380",), well=True), ["fd00::1"])
 
 
-def test_the_programs_find_one_another_without_a_package() -> None:
-    """They are started by path on hosts: what one imports lies beside it."""
+def test_programs_import_siblings_by_path() -> None:
+    """Hosts start them by path, without a package."""
     needed = {"etcd_member", "etcd_backup"}
 
     assert needed <= set(sys.modules)
@@ -298,8 +298,8 @@ def test_the_programs_find_one_another_without_a_package() -> None:
         ("    - --advertise-address=10.0.0.1\n", "https://127.0.0.1:6443"),
     ],
 )
-def test_a_host_knows_its_own_api_server(options: str, server: str) -> None:
-    """By the manifest, with its port and the address that it listens on; a renewal of certificates asks the same one."""
+def test_host_finds_its_own_api_server(options: str, server: str) -> None:
+    """The manifest contains port and address. Certificate renewal uses the same server."""
     manifest = f"spec:\n  containers:\n  - command:\n    - kube-apiserver\n{options}"
 
     assert member.own_server(manifest) == server

@@ -1,4 +1,4 @@
-"""The role `kube_certificates`: what is read of a host, what is due, who renews it, and what starts anew."""
+"""Role `kube_certificates`: reads certificates, selects those to renew, and restarts the pods that use them."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ spec:
 """
 
 
-def made(name: str, days: float, *, authority: bool = False) -> tuple[str, str]:
-    """Return a certificate that has so many days left, and its key, both as PEM."""
+def make_certificate(name: str, days: float, *, authority: bool = False) -> tuple[str, str]:
+    """Return a certificate with this many days left, and its key, as PEM."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = dt.datetime.fromtimestamp(NOW, tz=dt.UTC)
@@ -55,14 +55,14 @@ def made(name: str, days: float, *, authority: bool = False) -> tuple[str, str]:
 
 
 def host(root: Path, **days: float) -> list[str]:
-    """Lay a control plane's files below a folder and return the patterns that find them."""
+    """Write the files of a control plane and return their glob patterns."""
     for folder in ("pki/etcd", "ssl/etcd/ssl"):
         (root / folder).mkdir(parents=True, exist_ok=True)
     for name, left in {"pki/apiserver": 300.0, "pki/ca": 3000.0, "pki/etcd/server": 300.0, **days}.items():
-        certificate, key = made(name, left, authority=name.endswith("ca"))
+        certificate, key = make_certificate(name, left, authority=name.endswith("ca"))
         (root / f"{name}.crt").write_text(certificate, encoding="ascii")
         (root / f"{name}.key").write_text(key, encoding="ascii")
-    certificate, key = made("admin", days.get("admin", 300.0))
+    certificate, key = make_certificate("admin", days.get("admin", 300.0))
     user = {
         "client-certificate-data": base64.b64encode(certificate.encode()).decode(),
         "client-key-data": base64.b64encode(key.encode()).decode(),
@@ -71,11 +71,11 @@ def host(root: Path, **days: float) -> list[str]:
     return [f"{root}/pki/*.crt", f"{root}/pki/etcd/*.crt", f"{root}/*.conf", f"{root}/ssl/etcd/ssl/*.pem"]
 
 
-def test_certificates_are_read_and_keys_stay(tmp_path: Path) -> None:
-    """A kubeconfig gives its user's certificate, a PEM file its first one, a link no second one; nothing of a key leaves the host."""
+def test_certificates_are_read_and_keys_stay_on_the_host(tmp_path: Path) -> None:
+    """Reads the user certificate of a kubeconfig and the first one of a PEM file; links are skipped."""
     patterns = host(tmp_path)
     (tmp_path / "pki/again.crt").symlink_to(tmp_path / "pki/ca.crt")
-    certificate, key = made("member", 300)
+    certificate, key = make_certificate("member", 300)
     (tmp_path / "ssl/etcd/ssl/member-n1.pem").write_text(key + certificate, encoding="ascii")
     (tmp_path / "ssl/etcd/ssl/member-n1-key.pem").write_text(key, encoding="ascii")
     found, unread = files.read(patterns)
@@ -87,8 +87,8 @@ def test_certificates_are_read_and_keys_stay(tmp_path: Path) -> None:
     assert "PRIVATE" not in repr(found)
 
 
-def test_only_what_runs_out_is_renewed(tmp_path: Path) -> None:
-    """Those of kubeadm with few days left, by its own names; all of its own where that is asked for; never an authority."""
+def test_only_expiring_certificates_are_renewed(tmp_path: Path) -> None:
+    """Selects kubeadm's certificates by its names, or all of them on request; never an authority."""
     patterns = host(tmp_path, **{"pki/apiserver": 89.0, "pki/ca": 10.0, "admin": 5.0})
     read = judge.kube_certificates_read(files.read(patterns)[0], NOW)
 
@@ -116,14 +116,14 @@ def test_only_what_runs_out_is_renewed(tmp_path: Path) -> None:
         ("/etc/kubernetes/pki/own.crt", "site", ""),
     ],
 )
-def test_every_certificate_has_somebody_who_renews_it(file: str, owner: str, name: str) -> None:
-    """kubeadm, kubelet, Kubespray or the site; each has a fix of its own."""
+def test_every_certificate_has_a_renewer(file: str, owner: str, name: str) -> None:
+    """kubeadm, kubelet, Kubespray or the site, each with its own fix."""
     assert judge.owner_of(file, authority=False)[:2] == (owner, name)
     assert judge.FIXES[owner]
 
 
-def test_a_pod_starts_anew_where_it_runs_since_before_its_certificate() -> None:
-    """The database first, one by one; what does not run, or began later, is left alone: so a kill after the renewal loses nothing."""
+def test_pod_older_than_its_certificate_is_restarted() -> None:
+    """Restarts etcd first, one pod at a time. Newer or stopped pods are skipped, so interrupted runs can resume."""
     read = [
         {"program": "kube-apiserver", "written": 100.0},
         {"program": "kube-apiserver", "written": 300.0},
@@ -140,8 +140,8 @@ def test_a_pod_starts_anew_where_it_runs_since_before_its_certificate() -> None:
     assert judge.kube_certificates_stale(read, {"kube-apiserver": 301.0}) == []
 
 
-def test_days_are_judged_and_what_cannot_be_read_is_unknown(tmp_path: Path) -> None:
-    """A certificate that ran out says when, and who renews it; an unreadable file is neither good nor bad; no file at all is skipped."""
+def test_remaining_days_decide_and_unreadable_files_are_unknown(tmp_path: Path) -> None:
+    """An expired certificate fails with date and renewer. No file at all is skipped."""
     patterns = host(tmp_path, **{"pki/apiserver": -2.0})
     read = judge.kube_certificates_read(files.read(patterns)[0], NOW)
     found = judge.kube_certificates_verdicts(read, ["/x: Permission denied"], "cp1", 30)
@@ -152,8 +152,8 @@ def test_days_are_judged_and_what_cannot_be_read_is_unknown(tmp_path: Path) -> N
     assert [one["verdict"] for one in judge.kube_certificates_verdicts([], [], "n1", 30)] == ["skipped"]
 
 
-def test_the_mark_is_one_annotation_and_nothing_else_changes() -> None:
-    """With annotations, without, and again: always one mark, and the rest of the manifest stays as it was."""
+def test_mark_is_one_annotation() -> None:
+    """The rest of the manifest stays unchanged; a second mark replaces the first."""
     before = yaml.safe_load(MANIFEST)
     bare = MANIFEST.replace("  annotations:\n    kubeadm.kubernetes.io/kube-apiserver.advertise-address.endpoint: 10.0.0.1:6443\n", "")
     for text in (MANIFEST, bare):
@@ -170,8 +170,8 @@ def test_the_mark_is_one_annotation_and_nothing_else_changes() -> None:
         pod.with_mark("{}", "x")
 
 
-def test_since_when_a_program_runs_is_told_by_the_kernel(tmp_path: Path) -> None:
-    """The time of its start in ticks after the boot, whatever its name; the newest of several counts."""
+def test_start_time_is_read_from_proc(tmp_path: Path) -> None:
+    """Start in ticks after boot, whatever the process name; the newest process counts."""
     line = "7 (kube (api) server) S 1 7 7 0 -1 0 0 0 0 0 0 0 0 0 20 0 9 0 {} 1 2"
     for pid, ticks in ((7, 1000), (8, 5000)):
         (tmp_path / str(pid)).mkdir()
@@ -182,8 +182,8 @@ def test_since_when_a_program_runs_is_told_by_the_kernel(tmp_path: Path) -> None
     assert processes.running(tmp_path, 10_000.0) == {"kube-apiserver": 10_000.0 - 500.0 + 5000 / processes.os.sysconf("SC_CLK_TCK")}
 
 
-def test_the_host_itself_must_be_ready_before_the_next_pod() -> None:
-    """Whichever server its kubeconfig names, the first control plane or all of them: another that answers says nothing of this one."""
+def test_local_api_server_must_be_ready_before_the_next_pod() -> None:
+    """The kubeconfig may name another server, whose answer proves nothing."""
     start, ready = yaml.safe_load((content.roles_dir() / "kube_certificates/tasks/restart_pod.yml").read_text(encoding="utf-8"))
     argv = ready["ansible.builtin.command"]["argv"]
 

@@ -1,4 +1,4 @@
-"""The role `kube_upgrade`: which steps are refused, and which workers go together."""
+"""Role `kube_upgrade`: allowed version steps and batches of workers."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ MINOR = int(NEWEST.split(".")[1])
 
 
 def node(name: str, version: str, *, held: bool = False, ready: bool = True) -> dict[str, Any]:
-    """Return a node as the API tells it."""
+    """Return a node as the API returns it."""
     spec = {"unschedulable": True} if held else {}
     status = {"nodeInfo": {"kubeletVersion": f"v{version}"}, "conditions": [{"type": "Ready", "status": "True" if ready else "Unknown"}]}
     return {"metadata": {"name": name, "resourceVersion": "1"}, "spec": spec, "status": status}
 
 
 def drained(api: FakeApi, name: str) -> bool:
-    """Tell whether Kubespray drains a Node and gives it back: `needs_cordoning` of its roles/upgrade/pre-upgrade (v2.31.0)."""
+    """Return whether Kubespray drains and uncordons a node: `needs_cordoning` of roles/upgrade/pre-upgrade (v2.31.0)."""
     return not is_cordoned(api.nodes[name])
 
 
@@ -46,8 +46,8 @@ def drained(api: FakeApi, name: str) -> bool:
         ([], "1.20.2", "installs"),
     ],
 )
-def test_a_step_is_judged_by_what_the_nodes_run(running: list[str], wanted: str, says: str) -> None:
-    """One minor at a time, also from the two versions of a killed upgrade; two minors, back, and outside are refused."""
+def test_version_step_is_checked_against_the_nodes(running: list[str], wanted: str, says: str) -> None:
+    """One minor release at a time, also after an interrupted upgrade. Larger steps and downgrades are refused."""
     said = judge.kube_upgrade_refusal(running, wanted)
 
     assert bool(said) == bool(says)
@@ -55,8 +55,8 @@ def test_a_step_is_judged_by_what_the_nodes_run(running: list[str], wanted: str,
     assert not said or "Fix: " in said
 
 
-def test_an_upgrade_goes_on_where_it_was_killed(tmp_path: Path) -> None:
-    """What the killed run had cordoned is drained and given back by the repeat, and goes once; a cordon of somebody else's stays."""
+def test_interrupted_upgrade_continues(tmp_path: Path) -> None:
+    """The second run drains and uncordons the nodes that the first run cordoned, once. Other cordons stay."""
     old = f"1.{MINOR - 1}.2"
     api = FakeApi(node("a", NEWEST), node("b", old), node("c", old), node("foreign", NEWEST, held=True), node("d", old))
     cordons = Cordons(tmp_path / "cordons.json", lambda: api, {}, str)
@@ -85,8 +85,8 @@ def test_an_upgrade_goes_on_where_it_was_killed(tmp_path: Path) -> None:
     assert [name for name, one in api.nodes.items() if is_cordoned(one)] == ["foreign"]
 
 
-def test_a_note_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
-    """Who is unfinished is unknown then; without a note nobody is."""
+def test_unreadable_record_is_an_error(tmp_path: Path) -> None:
+    """Unfinished nodes are unknown then. Without a record there are none."""
     (tmp_path / "cordons.json").write_text(json.dumps([]), encoding="utf-8")
 
     assert judge.kube_upgrade_unfinished(str(tmp_path / "nothing.json")) == []
@@ -94,8 +94,8 @@ def test_a_note_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
         judge.kube_upgrade_unfinished(str(tmp_path / "cordons.json"))
 
 
-def test_workers_that_cannot_go_now_are_named() -> None:
-    """One that does not answer, or is not Ready, would end the upgrade of all others; one without a Node may still join."""
+def test_workers_that_cannot_be_upgraded_are_reported() -> None:
+    """An unreachable or NotReady worker would abort the upgrade. A host without a Node may join."""
     nodes = [node("a", NEWEST), node("node-b", NEWEST, ready=False), node("c", NEWEST, ready=False)]
     workers = {"a": "", "b": "node-b", "c": "", "new": ""}
 
@@ -103,8 +103,8 @@ def test_workers_that_cannot_go_now_are_named() -> None:
     assert judge.kube_upgrade_left({"b": "node-b"}, nodes, NEWEST, []) == []
 
 
-def test_workers_go_rack_by_rack() -> None:
-    """Racks in order, large ones in parts, hosts without a rack last; nobody is forgotten and nobody goes twice."""
+def test_workers_are_upgraded_rack_by_rack() -> None:
+    """Racks in order, large ones split, hosts without a rack last; each worker once."""
     racks = {"a": "r2", "b": "r1", "c": "r1", "d": "r1"}
 
     assert judge.kube_upgrade_batches(["a", "b", "c", "d", "e"], racks, 0) == [["b", "c", "d"], ["a"], ["e"]]

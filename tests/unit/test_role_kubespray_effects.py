@@ -1,4 +1,4 @@
-"""What the role's own proof says of a cluster: nodes, versions, etcd, certificates and a pod; what is not found out is unknown."""
+"""Verification of a Kubernetes cluster: nodes, versions, etcd, certificates and a test pod."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ effects = load_role_module("kubespray", "kubespray_effects")
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 
 
-def words(records: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
-    """Return check, host and verdict of each."""
+def verdict_list(records: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
+    """Return check, host and verdict of each record."""
     return [(one["check"], one["host"], one["verdict"]) for one in records]
 
 
-def test_nodes_that_are_missing_or_not_ready_are_named() -> None:
-    """Each is a failure of its own host; the version of every node is compared."""
+def test_missing_and_unready_nodes_are_reported() -> None:
+    """Each fails on its own host; all versions are compared."""
     found = {"a": (True, "v1.35.4"), "b": (False, "v1.35.4"), "other": (True, "v1.35.4")}
 
-    assert words(effects.node_records(found, {"a": "", "b": "", "c": "c.site"}, "1.35.4")) == [
+    assert verdict_list(effects.node_records(found, {"a": "", "b": "", "c": "c.site"}, "1.35.4")) == [
         ("kubernetes.node", "b", "fail"),
         ("kubernetes.node", "c", "fail"),
         ("kubernetes.versions", "kubernetes", "pass"),
@@ -41,16 +41,16 @@ def test_nodes_that_are_missing_or_not_ready_are_named() -> None:
     ],
 )
 def test_versions(versions: tuple[str, str], wanted: str, verdict: str) -> None:
-    """All are what hosts.yaml says, or, of somebody else's cluster, all the same."""
+    """All equal the version in hosts.yaml or, in an existing cluster, each other."""
     found = {str(number): (True, version) for number, version in enumerate(versions)}
     records = effects.node_records(found, dict.fromkeys(found, ""), wanted)
 
-    assert words(records) == [("kubernetes.node", "kubernetes", "pass"), ("kubernetes.versions", "kubernetes", verdict)]
+    assert verdict_list(records) == [("kubernetes.node", "kubernetes", "pass"), ("kubernetes.versions", "kubernetes", verdict)]
 
 
 @pytest.mark.parametrize(("days", "verdict"), [(300, "pass"), (21, "pass"), (20, "fail"), (-1, "fail"), (None, "unknown")])
 def test_certificates(days: int | None, verdict: str) -> None:
-    """Three weeks before its end is the time to act; one that cannot be read is unknown."""
+    """Fails three weeks before expiry; unreadable is unknown."""
     ends = None if days is None else NOW + dt.timedelta(days=days, hours=1)
 
     assert effects.certificate_record("api", ends, NOW)["verdict"] == verdict
@@ -58,19 +58,19 @@ def test_certificates(days: int | None, verdict: str) -> None:
 
 @pytest.mark.parametrize(("status", "verdict"), [(200, "pass"), (500, "fail"), (0, "unknown")])
 def test_etcd(status: int, verdict: str) -> None:
-    """The API server's own word; where it did not answer, unknown."""
+    """The API server's answer decides; no answer is unknown."""
     assert effects.etcd_record(status, "said")["verdict"] == verdict
 
 
 class Core:
-    """An API that answers with phases, one after the other."""
+    """An API that returns one pod phase after another."""
 
     def __init__(self, *phases: str, waiting: str = "", why: str = "") -> None:
-        """Keep them."""
+        """Store the phases."""
         self.phases, self.waiting, self.why, self.removed = list(phases), waiting, why, False
 
     def create_namespaced_pod(self, *_: Any, **__: Any) -> None:
-        """Take the pod, or refuse it."""
+        """Accept or reject the pod."""
         if not self.phases:
             raise OSError("no room")
 
@@ -83,7 +83,7 @@ class Core:
         )
 
     def delete_namespaced_pod(self, *_: Any, **__: Any) -> None:
-        """Note it."""
+        """Record the deletion."""
         self.removed = True
 
 
@@ -98,15 +98,15 @@ class Core:
     ],
 )
 def test_the_pod(core: Core, verdict: str, reason: str) -> None:
-    """A name that is not resolved is a failure; an image that cannot be had says nothing. The pod never stays."""
+    """An unresolved name fails; an unavailable image is unknown. The pod is always removed."""
     got = effects.run_pod(core, "busybox", 1, (OSError,), sleep=lambda _: None)
 
     assert (got["verdict"], got.get("reason", "")) == (verdict, reason)
     assert core.removed
 
 
-def test_the_pod_asks_for_little() -> None:
-    """It holds no token, no privilege, no root, and an end of its own."""
+def test_pod_has_minimal_rights() -> None:
+    """No token, no privileges, no root, and a deadline."""
     spec = effects.pod_body("x", "busybox", 60)["spec"]
 
     assert spec["activeDeadlineSeconds"] == 60

@@ -1,4 +1,4 @@
-"""The module `munge_effects`: whether munged runs with the stated key, and whom it believes."""
+"""Module `munge_effects`: whether munged runs with the distributed key and accepts credentials of other hosts."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ KEY = "k" * 40
 
 
 def outcomes(look: Any) -> dict[str, str]:
-    """Return verdict by check."""
+    """Return the verdict of each check."""
     return {record["check"].removeprefix("munge."): record["verdict"] for record in look.verdicts}
 
 
 @pytest.fixture
 def programs(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[int | None, str]]:
-    """Stand in for munge, unmunge and sha256sum: status and output by program."""
+    """Fake munge, unmunge and sha256sum: status and output by program."""
     answers: dict[str, tuple[int | None, str]] = {"munge": (0, "MUNGE:AwQ:"), "sha256sum": (0, ""), "unmunge": (0, "")}
     monkeypatch.setattr(effects, "run", lambda command, _text="": answers[command[0]])
     return answers
@@ -39,10 +39,10 @@ def programs(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[int | None, str
         (KEY, (None, "timed out"), 0, ["unknown", "pass", "pass"]),
     ],
 )
-def test_key_and_daemon_are_judged_apart(
+def test_key_and_daemon_are_checked_separately(
     file: str, munge: tuple[int | None, str], applied: int | None, expected: list[str], *, programs: Any, tmp_path: Path
 ) -> None:
-    """A wrong key on disk, a daemon that has another one, and a daemon that is away are three findings."""
+    """A wrong key on disk, a wrong key in the daemon and a stopped daemon are distinct findings."""
     programs.update(munge=munge, sha256sum=(applied, ""))
     (tmp_path / "key").write_text(file, encoding="utf-8")
     look = effects.Look("n1")
@@ -63,10 +63,8 @@ def test_key_and_daemon_are_judged_apart(
         (None, "timed out", "unknown", "systemctl status munge"),
     ],
 )
-def test_another_hosts_credential_tells_a_wrong_key_from_a_wrong_clock(
-    status: int | None, says: str, verdict: str, fix: str, programs: Any
-) -> None:
-    """The message names what to mend; no answer in time is no proof of a wrong key."""
+def test_wrong_key_and_wrong_clock_have_different_messages(status: int | None, says: str, verdict: str, fix: str, programs: Any) -> None:
+    """The message names the cause. A time-out does not prove a wrong key."""
     programs["unmunge"] = (status, says)
     look = effects.Look("n1")
     effects.look_at_credential(look, "ctl1", "MUNGE:AwQ:")
@@ -75,8 +73,8 @@ def test_another_hosts_credential_tells_a_wrong_key_from_a_wrong_clock(
     assert fix in look.verdicts[0].get("fix", "")
 
 
-def test_no_credential_of_the_other_host_is_unknown(programs: Any) -> None:
-    """Where the other host has no munge, this one is not to blame."""
+def test_missing_credential_of_a_peer_is_unknown(programs: Any) -> None:
+    """The peer has no munge; this host is not at fault."""
     programs["unmunge"] = (8, "would be a fail")
     look = effects.Look("n1")
     effects.look_at_credential(look, "ctl1", "")

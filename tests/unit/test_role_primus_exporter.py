@@ -1,4 +1,4 @@
-"""What a host tells of itself: the program `primus_exporter.py`, run against hosts that are folders, with tools that answer as told."""
+"""The program `primus_exporter.py`, run on fake hosts with fake tools."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ ME = pwd.getpwuid(os.geteuid()).pw_name
 
 @pytest.fixture
 def host(tmp_path: Path) -> Host:
-    """Return a host without anything."""
+    """Return an empty host."""
     return Host(tmp_path)
 
 
 class Host:
-    """A host that is a folder: settings, a PCI bus, tools."""
+    """A fake host in a folder: settings, a PCI bus, tools."""
 
     def __init__(self, root: Path) -> None:
-        """Keep the folder."""
+        """Store the folder."""
         self.root = root
         (root / "tools").mkdir()
         names = {"gate": "gate.py", "health": "health.json", "quarantine": "quarantine.json", "certificate": "host.crt", "sysfs": "sys"}
@@ -62,12 +62,12 @@ class Host:
         self.write(f"tools/{name}", f"#!/bin/sh\n{text}\n").chmod(0o755)
 
     def gpu(self, address: str, vendor: str, **files: str) -> None:
-        """Put a GPU onto the PCI bus, with the driver's files."""
+        """Add a GPU with the files of its driver to the PCI bus."""
         for name, text in {"vendor": vendor, "class": "0x120000", **files}.items():
             self.write(f"sys/bus/pci/devices/{address}/{name.replace('__', '/')}", f"{text}\n")
 
     def run(self) -> tuple[dict[str, float], str]:
-        """Run the program; return numbers by series, and what it complained of."""
+        """Run the program; return values by series, and the error messages."""
         path = self.write("settings.json", json.dumps(self.settings))
         environment = {**os.environ, "PATH": f"{self.root / 'tools'}:{os.environ['PATH']}"}
         command = [sys.executable, "-I", "-B", str(PROGRAM), str(path)]
@@ -81,8 +81,8 @@ class Host:
     ("mode", "age_s", "found"),
     [(0o1777, 10, [("run.prom", ME)]), (0o1777, 5000, []), (0o1777, -5000, []), (0o755, 10, [])],
 )
-def test_runs_that_write_to_the_former_folder_are_found(tmp_path: Path, mode: int, age_s: int, found: list[tuple[str, str]]) -> None:
-    """Only fresh plain files of a folder that all accounts can write to, none from the future; a folder that is closed stays closed."""
+def test_recent_files_in_the_old_folder_are_detected(tmp_path: Path, mode: int, age_s: int, found: list[tuple[str, str]]) -> None:
+    """Only recent plain files in a world-writable folder count, none from the future. A closed folder has none."""
     shared = tmp_path / "training"
     (shared / "ada").mkdir(parents=True)
     (shared / "run.prom").write_text("")
@@ -99,8 +99,8 @@ def test_runs_that_write_to_the_former_folder_are_found(tmp_path: Path, mode: in
 @pytest.mark.parametrize(
     ("owner", "mode", "verdict"), [(0, 0o755, "pass"), (0, 0o1777, "unknown"), (0, 0o777, "fail"), (1, 0o755, "fail"), (0, None, "fail")]
 )
-def test_the_verification_judges_the_folder_above_those_of_accounts(owner: int, mode: int | None, verdict: str) -> None:
-    """Only root may change it; while runs of an earlier release write to it, that is unknown, with the way out."""
+def test_parent_of_account_folders_must_be_root_owned(owner: int, mode: int | None, verdict: str) -> None:
+    """Mode 1777 of older releases is unknown; other writable modes and owners fail."""
     found = effects.judge_folder("n1", "/var/lib/primus/training", owner, mode)
 
     assert found["verdict"] == verdict
@@ -124,6 +124,6 @@ def test_the_verification_judges_the_folder_above_those_of_accounts(owner: int, 
         ("", "active", ["fail", "pass"]),
     ],
 )
-def test_the_verification_judges_what_was_written(content_: str, timer: str, verdicts: list[str]) -> None:
-    """An old file fails, a timer that does not run too; a silent source is unknown and stops nothing."""
+def test_age_of_the_output_and_state_of_the_timer_are_checked(content_: str, timer: str, verdicts: list[str]) -> None:
+    """An old file or a stopped timer fails. A source without data is unknown."""
     assert [one["verdict"] for one in effects.judge("n1", content_, 100.0, timer, "")] == verdicts

@@ -1,4 +1,4 @@
-"""The role `prometheus`: targets from the inventory, what it is judged by, and how long that takes for a large fleet."""
+"""Role `prometheus`: targets from the inventory, settings, and verdicts of the verification."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ effects: Any = load_role_module("prometheus", "prometheus_effects")
 
 
 class Api:
-    """A Prometheus that answers as told; `judged` are the verdicts by check and device."""
+    """A Prometheus with canned answers; `judged` returns the verdicts by check and device."""
 
     def __init__(self, answers: Mapping[str, Any]) -> None:
-        """Keep the answers by path."""
+        """Store the answers by path."""
         self.answers = answers
         self.service = effects.Service({"host": "p1"}, "prometheus")
         self.service.read = lambda path: self.answers.get(path.partition("?")[0].removeprefix("/api/v1/"))
@@ -39,12 +39,12 @@ class Api:
 
 
 def target(job: str, instance: str, health: str, error: str = "") -> dict[str, Any]:
-    """Return a target as Prometheus 2.42 lists it."""
+    """Return a target in the format of Prometheus 2.42."""
     return {"labels": {"job": job, "instance": instance}, "health": health, "lastError": error}
 
 
 def test_targets_are_the_hosts_of_the_inventory() -> None:
-    """`ip` wins over `ansible_host` and the name; an address of IPv6 is put in brackets; rack, groups and another port count."""
+    """`ip` precedes `ansible_host` and the name; IPv6 gets brackets. Labels contain rack and groups."""
     hostvars = {
         "n1": {"ip": "10.0.0.1", "ansible_host": "203.0.113.1", "rack": "r1", "group_names": ["slurm_node", "gpu_node"]},
         "n2": {"ansible_host": "fd00::2", "node_exporter_port": 9200, "group_names": []},
@@ -59,8 +59,8 @@ def test_targets_are_the_hosts_of_the_inventory() -> None:
     ]
 
 
-def test_each_host_is_read_once_so_a_large_fleet_costs_little() -> None:
-    """Ten thousand hosts: every host's variables are asked for once, and the targets are there within two seconds."""
+def test_targets_of_a_large_fleet_take_under_two_seconds() -> None:
+    """The variables of each of 10,000 hosts are read once."""
     asked: list[str] = []
 
     class HostVars:
@@ -78,8 +78,8 @@ def test_each_host_is_read_once_so_a_large_fleet_costs_little() -> None:
     assert len(json.loads(text)) == 10_000
 
 
-def test_rules_that_are_left_out_are_gone_and_the_others_stay() -> None:
-    """A group whose last rule goes, goes too."""
+def test_omitted_rules_are_removed() -> None:
+    """A group without rules is removed too; other rules stay."""
     files = [str(path) for path in (content.roles_dir() / "prometheus" / "files" / "rules").glob("*.yml")]
     every = [rule["alert"] for group in filters.prometheus_rule_groups(files, []) for rule in group["rules"]]
     fewer = filters.prometheus_rule_groups(files, ["ClockOff", "JobWithoutProgress", "CheckpointsFail"])
@@ -101,13 +101,13 @@ def test_rules_that_are_left_out_are_gone_and_the_others_stay() -> None:
         ((15, 3651, 0), ["prometheus_retention_days"]),
     ],
 )
-def test_numbers_out_of_range_are_named(numbers: tuple[int, int, int], names: list[str]) -> None:
-    """With values by which rules would never fire."""
+def test_values_out_of_range_are_reported(numbers: tuple[int, int, int], names: list[str]) -> None:
+    """Such values would prevent rules from firing."""
     assert [name for name, _, _ in filters.prometheus_problems(*numbers)] == names
 
 
-def test_a_server_that_scrapes_judges_and_tells_passes() -> None:
-    """Every host up, every rule loaded, every Alertmanager told, kept as long as stated (14 days are shown as two weeks)."""
+def test_healthy_server_passes() -> None:
+    """All hosts up, all rules loaded, all Alertmanagers connected, retention as configured (14d is shown as 2w)."""
     api = Api(
         {
             "targets": {"activeTargets": [target("node", "n1", "up"), target("node", "n2", "up")]},
@@ -124,8 +124,8 @@ def test_a_server_that_scrapes_judges_and_tells_passes() -> None:
     assert api.judged() == {"targets node": "pass", "rules": "pass", "alertmanagers": "pass", "retention": "pass", "settings": "pass"}
 
 
-def test_a_host_that_is_not_scraped_a_rule_that_is_not_loaded_and_one_that_cannot_be_judged_fail() -> None:
-    """Each with its name and a fix; a host that is no target at all counts as well."""
+def test_missing_targets_and_rules_and_rule_errors_fail() -> None:
+    """Each gets a name and a fix. A host without a target counts too."""
     api = Api(
         {
             "targets": {"activeTargets": [target("node", "n1", "down", "connection refused")]},
@@ -146,8 +146,8 @@ def test_a_host_that_is_not_scraped_a_rule_that_is_not_loaded_and_one_that_canno
     assert all(one["fix"] for one in api.service.verdicts)
 
 
-def test_a_silent_server_is_unknown() -> None:
-    """Nothing is judged as good or as bad where nothing was said."""
+def test_unreachable_server_is_unknown() -> None:
+    """No answer neither passes nor fails."""
     api = Api({})
     api.prometheus.look_at_targets({"node": ["n1"]}, 0, lambda _: None)
     api.prometheus.look_at_rules(["NodeDown"])
@@ -157,8 +157,8 @@ def test_a_silent_server_is_unknown() -> None:
     assert set(api.judged().values()) == {"unknown"}
 
 
-def test_a_target_that_was_not_looked_at_yet_is_waited_for() -> None:
-    """Right after a start, and one that was missed once: the next look decides."""
+def test_pending_target_is_polled_again() -> None:
+    """A target may be pending after a start or after one failed scrape."""
     api = Api({"targets": {"activeTargets": [target("node", "n1", "unknown"), target("node", "n2", "down")]}})
 
     def sleep(_: float) -> None:
@@ -169,8 +169,8 @@ def test_a_target_that_was_not_looked_at_yet_is_waited_for() -> None:
     assert api.judged() == {"targets node": "pass"}
 
 
-def test_without_alertmanager_the_verification_says_that_nobody_is_told() -> None:
-    """It is said and stops nothing."""
+def test_without_alertmanager_verification_reports_a_skip() -> None:
+    """The report notes that alerts reach no receiver, without failing."""
     api = Api({})
     api.prometheus.look_at_alertmanagers([])
 
@@ -178,8 +178,8 @@ def test_without_alertmanager_the_verification_says_that_nobody_is_told() -> Non
     assert "nobody is told" in api.service.verdicts[0]["reason"]
 
 
-def test_the_unit_names_its_files_and_keeps_no_secret() -> None:
-    """What a start reads and what a reload reads are noted apart; no password is on the command line."""
+def test_unit_lists_its_files_and_contains_no_secret() -> None:
+    """Files for start and reload have separate digests; the command line has no password."""
     variables = {"prometheus_password": "secret-of-the-test-0123", "ansible_host": "10.0.0.1", "inventory_dir": "/etc/x", "role_path": "/x"}
     text = render("prometheus", "unit.conf.j2", **variables)
     arguments = next(line for line in text.splitlines() if line.startswith("ExecStart=/"))
@@ -191,14 +191,14 @@ def test_the_unit_names_its_files_and_keeps_no_secret() -> None:
     assert text.count("/run/primus-prometheus/loaded") == 2
 
 
-def test_durations_are_compared_by_what_they_mean() -> None:
-    """Prometheus writes 14d as 2w and 30d as 30d."""
+def test_durations_are_compared_by_value() -> None:
+    """Prometheus prints 14d as 2w and 30d as 30d."""
     assert effects._hours("2w") == effects._hours("14d") == 336
     assert effects._hours("1d12h") == 36
 
 
-def test_vars_pass_only_what_the_role_knows() -> None:
-    """Each public variable of playbooks/vars/prometheus.yml is one of the role's."""
+def test_vars_contain_variables_of_the_role_only() -> None:
+    """Covers each public variable of playbooks/vars/prometheus.yml."""
     passed = yaml.safe_load((content.playbooks_dir() / "vars" / "prometheus.yml").read_text("utf-8"))
     options = yaml.safe_load((content.roles_dir() / "prometheus" / "meta" / "argument_specs.yml").read_text("utf-8"))
 

@@ -1,4 +1,4 @@
-"""The rules of alerts: judged by promtool, tested by it, and each with what people need."""
+"""Alert rules: validated and tested with promtool; required labels and documentation."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ def alerts() -> dict[str, dict[str, Any]]:
 
 @needs_promtool
 @pytest.mark.parametrize("path", RULES, ids=lambda path: path.stem)
-def test_promtool_takes_the_rules_and_their_tests_pass(path: Any) -> None:
-    """Each file of rules is right, and fires where its tests say and nowhere else."""
+def test_promtool_accepts_the_rules_and_their_tests(path: Any) -> None:
+    """Each rule fires in its tests and nowhere else."""
     for command in (["check", "rules", str(path)], ["test", "rules", str(FILES / "rules_tests" / path.name)]):
         done = subprocess.run([str(PROMTOOL), *command], capture_output=True, text=True, check=False, timeout=120)
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_every_alert_is_seen_firing_in_a_test() -> None:
-    """A rule that no test has seen firing may never fire."""
+def test_every_alert_fires_in_a_test() -> None:
+    """An untested rule may never fire."""
     texts = "".join(path.read_text("utf-8") for path in (FILES / "rules_tests").glob("*.yml"))
     seen = set(re.findall(r'alertname="(\w+)"', texts)) | set(re.findall(r"alertname: (\w+)", texts))
 
@@ -45,8 +45,8 @@ def test_every_alert_is_seen_firing_in_a_test() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(alerts()))
-def test_an_alert_says_how_grave_it_is_and_what_to_do(name: str) -> None:
-    """Severity is one of four that routes know; a summary names the host where there is one; a fix says what to do."""
+def test_alert_has_severity_summary_and_fix(name: str) -> None:
+    """Severity is one of four; the summary names the host if there is one."""
     rule = alerts()[name]
 
     assert rule["labels"]["severity"] in {"critical", "warning", "info", "none"}
@@ -54,8 +54,8 @@ def test_an_alert_says_how_grave_it_is_and_what_to_do(name: str) -> None:
     assert len(rule["annotations"].get("fix", "")) > 10 or rule["labels"]["severity"] == "none"
 
 
-def test_the_manual_names_every_alert() -> None:
-    """docs/monitoring.md lists the alerts by severity, and no other."""
+def test_manual_lists_every_alert() -> None:
+    """docs/monitoring.md lists exactly these alerts by severity."""
     text = (content.content_root() / "docs" / "monitoring.md").read_text("utf-8")
     rows = re.findall(r"(?m)^\| (critical|warning|info, none) \| (.*) \|$", text)
     told = {name: severity for severity, names in rows for name in re.findall(r"`(\w+)`", names)}

@@ -1,4 +1,4 @@
-"""The module `redis_effects`: what a server answers, judged against what the role states."""
+"""Module `redis_effects`: verdicts on a running Redis server."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ REFUSAL = "AUTH failed: WRONGPASS invalid username-password pair or user is disa
 
 
 def make_server(answers: dict[str, str], refusal: str = REFUSAL) -> Any:
-    """Return a server that gives these answers to the right password and the refusal to any other."""
+    """Return a server that gives these answers to the right password and refuses others."""
 
     def call(password: str, words: Sequence[str]) -> str:
         return answers.get(" ".join(words), "") if password == PASSWORD else refusal
@@ -38,12 +38,12 @@ def make_server(answers: dict[str, str], refusal: str = REFUSAL) -> Any:
 
 
 def outcomes(server: Any) -> dict[str, str]:
-    """Return verdict by check."""
+    """Return the verdict of each check."""
     return {record["check"].removeprefix("redis."): record["verdict"] for record in server.verdicts}
 
 
-def test_a_healthy_server_passes_every_check() -> None:
-    """Answers, refusals, persistence, policy and a replica in sync: all pass."""
+def test_healthy_server_passes_every_check() -> None:
+    """Covers access, persistence, policy and a synchronous replica."""
     server = make_server(HEALTHY)
     effects.look_at_access(server)
     effects.look_at_durability(server)
@@ -53,16 +53,16 @@ def test_a_healthy_server_passes_every_check() -> None:
     assert len(outcomes(server)) == 9
 
 
-def test_a_server_without_password_fails_both_refusals() -> None:
-    """A server that lets anybody in is a fail, not a pass of PING."""
+def test_server_without_password_fails_both_refusals() -> None:
+    """Open access fails, although PING works."""
     server = make_server(HEALTHY, refusal="PONG\n")
     effects.look_at_access(server)
 
     assert outcomes(server) == {"answers": "pass", "refuses_wrong_password": "fail", "refuses_no_password": "fail"}
 
 
-def test_a_silent_server_is_unknown() -> None:
-    """Where redis-cli brings nothing back, nothing is judged as good or as bad."""
+def test_unreachable_server_is_unknown() -> None:
+    """Without output of redis-cli no check passes or fails."""
     server = make_server({}, refusal="")
     effects.look_at_access(server)
     effects.look_at_durability(server)
@@ -81,8 +81,8 @@ def test_a_silent_server_is_unknown() -> None:
         ("\nnoeviction", "\nallkeys-lru", "noeviction"),
     ],
 )
-def test_what_would_lose_data_fails(good: str, bad: str, check: str) -> None:
-    """No append-only file, a write, a rewrite or a snapshot that failed, or a policy that evicts: each fails its own check, with a fix."""
+def test_each_risk_of_data_loss_fails(good: str, bad: str, check: str) -> None:
+    """No append-only file, a failed write, rewrite or snapshot, and an eviction policy each fail with a fix."""
     server = make_server({words: answer.replace(good, bad) for words, answer in HEALTHY.items()})
     effects.look_at_durability(server)
     failed = [record for record in server.verdicts if record["verdict"] == "fail"]
@@ -94,8 +94,8 @@ def test_what_would_lose_data_fails(good: str, bad: str, check: str) -> None:
 @pytest.mark.parametrize(
     ("used", "bound", "verdict"), [("1000", "0", "pass"), ("1000", "1010", "fail"), ("3900", "0", "fail"), ("", "0", "unknown")]
 )
-def test_a_memory_that_is_nearly_full_fails(tmp_path: Path, used: str, bound: str, verdict: str) -> None:
-    """The bound is the stated one, else the machine's memory; before writes are refused somebody is told."""
+def test_nearly_full_memory_fails(tmp_path: Path, used: str, bound: str, verdict: str) -> None:
+    """The limit is the configured one, else the machine's memory. It fails before Redis refuses writes."""
     memory = HEALTHY["INFO memory"].replace("used_memory:1000\r\n", f"used_memory:{used}\r\n" if used else "")
     server = make_server({**HEALTHY, "INFO memory": memory.replace("maxmemory:0", f"maxmemory:{bound}")})
     effects.look_at_room(server, tmp_path)
@@ -103,8 +103,8 @@ def test_a_memory_that_is_nearly_full_fails(tmp_path: Path, used: str, bound: st
     assert outcomes(server) == {"memory": verdict, "disk": "pass"}
 
 
-def test_a_disk_without_room_for_a_rewrite_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A rewrite of the append-only file is one more copy of it; a folder that is not there is unknown."""
+def test_disk_without_space_for_a_rewrite_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rewrite of the append-only file needs a second copy. A missing folder is unknown."""
     (tmp_path / "appendonlydir").mkdir()
     (tmp_path / "appendonlydir" / "appendonly.aof.1.base.rdb").write_bytes(b"0" * (3 << 20))
     monkeypatch.setattr(effects.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 2 << 20})())
@@ -128,16 +128,16 @@ def test_a_disk_without_room_for_a_rewrite_fails(tmp_path: Path, monkeypatch: py
         ("", "", "unknown"),
     ],
 )
-def test_a_backup_that_failed_fails(shown: str, newest: str, verdict: str) -> None:
-    """The timer alone proves nothing: the last run must have gone well and have left a backup."""
+def test_failed_backup_fails(shown: str, newest: str, verdict: str) -> None:
+    """The last run must have succeeded and created a backup."""
     server = make_server(HEALTHY)
     effects.look_at_backup(server, shown, newest)
 
     assert outcomes(server) == {"backup": verdict}
 
 
-def test_a_replica_is_waited_for() -> None:
-    """A link that comes up while looking is a pass: a fresh replica first copies everything."""
+def test_replica_is_waited_for() -> None:
+    """A new replica copies all data first; it passes as soon as the link is up."""
     answers = {"INFO replication": "role:slave\r\nmaster_link_status:down\r\n"}
     server = make_server(answers)
 
@@ -149,8 +149,8 @@ def test_a_replica_is_waited_for() -> None:
     assert outcomes(server) == {"replication": "pass"}
 
 
-def test_a_missing_replica_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A primary that has fewer replicas in sync than the group has is a fail, once the time to catch up is over."""
+def test_missing_replica_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A primary with too few synchronous replicas fails after the waiting time."""
     monkeypatch.setattr(effects, "SYNC_S", 0.0)
     server = make_server({"INFO replication": "role:master\r\nslave0:ip=10.0.0.2,port=6379,state=wait_bgsave,offset=0,lag=0\r\n"})
     effects.look_at_replication(server, "", 1, lambda _: None)
@@ -159,16 +159,16 @@ def test_a_missing_replica_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     assert server.verdicts[0]["found"] == "0 online"
 
 
-def test_one_host_has_no_replication_to_judge() -> None:
-    """A group of one is skipped with the reason."""
+def test_single_host_skips_replication() -> None:
+    """The record gives the reason."""
     server = make_server(HEALTHY)
     effects.look_at_replication(server, "", 0, lambda _: None)
 
     assert outcomes(server) == {"replication": "skipped"}
 
 
-def test_overcommit_is_judged_where_it_can_be_set(tmp_path: Path) -> None:
-    """The kernel's 0 fails where root could set it; a kernel without the file is skipped."""
+def test_overcommit_is_checked_if_configurable(tmp_path: Path) -> None:
+    """0 fails if root could change it; a kernel without the file is skipped."""
     setting = tmp_path / "overcommit_memory"
     setting.write_text("0\n", encoding="ascii")
     server = make_server(HEALTHY)
@@ -178,16 +178,16 @@ def test_overcommit_is_judged_where_it_can_be_set(tmp_path: Path) -> None:
     assert [record["verdict"] for record in server.verdicts] == ["pass", "fail", "fail", "skipped"]
 
 
-def test_the_password_is_read_whole(tmp_path: Path) -> None:
-    """Everything after the first equals sign is the password."""
+def test_password_may_contain_an_equals_sign(tmp_path: Path) -> None:
+    """Everything after the first equals sign belongs to the password."""
     path = tmp_path / "client.env"
     path.write_text("REDISCLI_AUTH=a=b+c/d==\n", encoding="utf-8")
 
     assert effects.read_password(str(path)) == "a=b+c/d=="
 
 
-def test_no_verdict_holds_the_password() -> None:
-    """Verdicts go to journal and report: the password is in none of them."""
+def test_no_verdict_contains_the_password() -> None:
+    """Verdicts are written to journal and report."""
     server = make_server({**HEALTHY, "PING": "unexpected\n"})
     effects.look_at_access(server)
 
@@ -195,8 +195,8 @@ def test_no_verdict_holds_the_password() -> None:
 
 
 @pytest.mark.parametrize(("keep", "fix"), [(False, "apply the phase storage on all hosts"), (True, "secrets rotate redis --interrupt")])
-def test_a_former_password_that_pods_hold_is_named_with_how_to_end_it(fix: str, *, keep: bool) -> None:
-    """Two passwords are taken either way; what to do is another thing where mounts in pods hold the former one."""
+def test_old_password_in_pods_is_reported_with_a_fix(fix: str, *, keep: bool) -> None:
+    """The fix differs if mounts in pods use the old password."""
     server = make_server({"ACL GETUSER default": f"passwords\n{'a' * 64}\n{'b' * 64}\n"})
     effects.look_at_passwords(server, keep_former=keep)
 
@@ -214,8 +214,8 @@ def test_a_former_password_that_pods_hold_is_named_with_how_to_end_it(fix: str, 
         (False, "6379", [], "skipped", "6379"),
     ],
 )
-def test_a_port_without_tls_is_named_with_who_uses_it(*, tls: bool, port: str, users: list[str], verdict: str, words: str) -> None:
-    """It fails until it is closed; where no TLS is stated, there is nothing to judge."""
+def test_open_plain_port_is_reported_with_its_clients(*, tls: bool, port: str, users: list[str], verdict: str, words: str) -> None:
+    """It fails until it is closed. Without TLS it is skipped."""
     server = make_server({"CONFIG GET port": f"port\n{port}\n" if port else ""})
     effects.look_at_plain_port(server, tls=tls, users=lambda _: users)
 
@@ -224,8 +224,8 @@ def test_a_port_without_tls_is_named_with_who_uses_it(*, tls: bool, port: str, u
 
 
 @pytest.mark.parametrize(("days", "verdict"), [(400, "pass"), (30, "pass"), (29, "fail"), (-1, "fail")])
-def test_a_certificate_that_runs_out_is_told_beforehand(days: int, verdict: str) -> None:
-    """While clients still accept it."""
+def test_expiring_certificate_fails_in_advance(days: int, verdict: str) -> None:
+    """Clients still accept it at that time."""
     server = make_server(HEALTHY)
     effects.look_at_certificate(server, lambda: 1000.0 + days * 86400, 30, now=1000.0)
 
@@ -236,8 +236,8 @@ def test_a_certificate_that_runs_out_is_told_beforehand(days: int, verdict: str)
     ("error", "verdict"),
     [(ssl.SSLCertVerificationError("self-signed certificate"), "fail"), (ConnectionRefusedError("refused"), "unknown")],
 )
-def test_a_certificate_that_is_refused_fails_and_a_silent_server_is_unknown(error: OSError, verdict: str) -> None:
-    """A client with the stated authority must accept it."""
+def test_rejected_certificate_fails_and_unreachable_server_is_unknown(error: OSError, verdict: str) -> None:
+    """A client with the configured authority must accept it."""
 
     def ends() -> float:
         raise error

@@ -1,4 +1,4 @@
-"""What a change of the group `redis` would lose: the module `redis_state`, the filter that judges it, and the guard of the unit."""
+"""Protection against data loss in the group `redis`: module `redis_state`, its filter, and the guard of the unit."""
 
 from __future__ import annotations
 
@@ -25,46 +25,46 @@ PROMOTED = REPLICA.replace("role:slave\r\nmaster_host:10.0.0.1\r\n", "role:maste
 PROMOTED = PROMOTED.replace("replid2:0000", "replid2:aaaa").replace("second_repl_offset:-1", "second_repl_offset:51")
 
 
-def of(info: str, **facts: Any) -> dict[str, Any]:
-    """Return the state that an INFO makes."""
+def state_from(info: str, **facts: Any) -> dict[str, Any]:
+    """Return the state that an INFO text gives."""
     return {"follows": "", **state_module.facts_in(info), "files": "aof", **facts}
 
 
-PRIMARY = of(PROMOTED, history="aaaa", former_history="0000", former_offset=-1, offset=50)
-STRANGER = of(PROMOTED, history="cccc", former_history="0000", former_offset=-1, offset=9)
+PRIMARY = state_from(PROMOTED, history="aaaa", former_history="0000", former_offset=-1, offset=50)
+STRANGER = state_from(PROMOTED, history="cccc", former_history="0000", former_offset=-1, offset=9)
 
 
-def judge(first: Any, other: Any, *, give_up: tuple[str, ...] = ()) -> tuple[list[str], list[str]]:
-    """Return what is said of the future primary n1 and of n2; None is a host that does not answer in this run."""
+def refusals_of(first: Any, other: Any, *, give_up: tuple[str, ...] = ()) -> tuple[list[str], list[str]]:
+    """Return the refusals for the future primary n1 and for n2; None is a host without an answer."""
     given = {"n1": first, "n2": other}
     hostvars = {name: {"__redis_state": {"state": state}} for name, state in given.items()}
     answering = [name for name, state in given.items() if state is not None]
     return tuple(losses(name, ["n1", "n2"], hostvars, answering, ADDRESS, give_up) for name in given)
 
 
-def test_info_is_read() -> None:
-    """Keys of all databases, the role, whom it follows and its history come from INFO as redis-cli prints it."""
-    found = of(REPLICA)
+def test_info_is_parsed() -> None:
+    """Keys of all databases, role, primary and replication id are read from redis-cli output."""
+    found = state_from(REPLICA)
 
     assert (found["keys"], found["role"], found["follows"], found["history"], found["offset"]) == (5, "replica", ADDRESS, "aaaa", 50)
 
 
 @pytest.mark.parametrize("info", ["", "NOAUTH Authentication required.\r\n", "# Replication\r\nrole:master\r\n"])
-def test_half_an_answer_is_none(info: str) -> None:
-    """Where a question was not answered, nothing is taken for empty."""
+def test_incomplete_answer_gives_no_state(info: str) -> None:
+    """A missing answer is not taken for an empty server."""
     assert state_module.facts_in(info) == {"answers": False}
 
 
-def test_a_server_that_loads_has_an_unknown_number_of_keys() -> None:
-    """While it loads, the keys so far say nothing; the host is taken for one with data."""
-    loading = of(PROMOTED.replace("\r\nloading:0", "\r\nloading:1"))
+def test_loading_server_has_an_unknown_number_of_keys() -> None:
+    """The host is treated as one with data."""
+    loading = state_from(PROMOTED.replace("\r\nloading:0", "\r\nloading:1"))
 
     assert loading["keys"] is None
-    assert judge(EMPTY, loading)[1]
+    assert refusals_of(EMPTY, loading)[1]
 
 
-def test_the_state_is_asked_with_the_settings_that_are_there(tmp_path: Path) -> None:
-    """Port, password and primary come from redis.conf and what it includes, and not from comments; without the file there is no Redis."""
+def test_state_is_queried_with_the_current_settings(tmp_path: Path) -> None:
+    """Port, password and primary come from redis.conf and its includes. Without the file there is no Redis."""
     (tmp_path / "password.conf").write_text("requirepass secret-0001\n")
     text = f"# requirepass foobared\nport 0\ntls-port 7379\ninclude {tmp_path}/password.conf\nreplicaof 10.0.0.1 7379\n"
     (tmp_path / "written.conf").write_text(text)
@@ -78,8 +78,8 @@ def test_the_state_is_asked_with_the_settings_that_are_there(tmp_path: Path) -> 
     assert EMPTY.items() <= state_module.look(tmp_path / "redis.conf", tmp_path, tmp_path / "applied").items()
 
 
-def test_files_say_what_a_start_would_read(tmp_path: Path) -> None:
-    """An append-only file counts, old and new; a dump alone would not be read."""
+def test_files_show_the_data_that_a_start_would_load(tmp_path: Path) -> None:
+    """Old and new append-only files count. A lone dump would not be loaded."""
     (tmp_path / "appendonlydir").mkdir()
     found = [state_module.files_in(tmp_path)]
     (tmp_path / "dump.rdb").touch()
@@ -93,51 +93,51 @@ def test_files_say_what_a_start_would_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("first", "other"),
     [
-        (EMPTY, EMPTY),  # a new cluster
-        (PRIMARY, EMPTY),  # a new replica
-        (PRIMARY, of(REPLICA)),  # every apply
-        (PRIMARY, None),  # a dead replica
-        (None, of(REPLICA)),  # a dead primary whose replica keeps following it
-        (PRIMARY, {"answers": False, "follows": ADDRESS, "files": "aof"}),  # a replica that crashed
-        (of(REPLICA, follows="10.0.0.9"), None),  # the replica becomes the primary of a dead one
-        (of(PROMOTED), PRIMARY),  # a promoted replica, and its former primary, which wrote nothing since
-        (PRIMARY, of(REPLICA, follows="store1")),  # the same primary under another address
+        (EMPTY, EMPTY),  # A new cluster.
+        (PRIMARY, EMPTY),  # A new replica.
+        (PRIMARY, state_from(REPLICA)),  # A repeated run.
+        (PRIMARY, None),  # A dead replica.
+        (None, state_from(REPLICA)),  # A dead primary whose replica still follows it.
+        (PRIMARY, {"answers": False, "follows": ADDRESS, "files": "aof"}),  # A replica that crashed.
+        (state_from(REPLICA, follows="10.0.0.9"), None),  # The replica becomes the primary of a dead one.
+        (state_from(PROMOTED), PRIMARY),  # A promoted replica and its old primary, which wrote nothing since.
+        (PRIMARY, state_from(REPLICA, follows="store1")),  # The same primary with another address.
     ],
 )
-def test_what_loses_nothing_is_let_through(first: Any, other: Any) -> None:
-    """New clusters, every further apply, dead hosts and a proper promotion: nothing is refused."""
-    assert judge(first, other) == ([], [])
+def test_lossless_changes_are_allowed(first: Any, other: Any) -> None:
+    """Covers new clusters, repeated runs, dead hosts and a regular promotion."""
+    assert refusals_of(first, other) == ([], [])
 
 
 @pytest.mark.parametrize(
     ("first", "other", "says"),
     [
-        (EMPTY, of(REPLICA), "n1 holds nothing, and n2 would lose"),  # the primary's machine was replaced
-        (of(PROMOTED, keys=0), of(PROMOTED), "n1 holds nothing, and n2 would lose"),
+        (EMPTY, state_from(REPLICA), "n1 holds nothing, and n2 would lose"),  # The primary's machine was replaced.
+        (state_from(PROMOTED, keys=0), state_from(PROMOTED), "n1 holds nothing, and n2 would lose"),
         (EMPTY, {"answers": False, "follows": "", "files": "aof"}, "n1 holds nothing, and n2 would lose"),
-        (STRANGER, of(PROMOTED), "n1 may not have"),  # the former primary came back and n2 was promoted
-        (of(PROMOTED), of(PROMOTED, history="aaaa", offset=78), "n1 may not have"),  # it wrote on after the promotion
-        (of(REPLICA), PRIMARY, "REPLICAOF NO ONE"),  # the order was changed while both run
-        ({"answers": False, "follows": "", "files": "aof"}, of(PROMOTED), "Redis runs on both"),
+        (STRANGER, state_from(PROMOTED), "n1 may not have"),  # The old primary returned and n2 was promoted.
+        (state_from(PROMOTED), state_from(PROMOTED, history="aaaa", offset=78), "n1 may not have"),  # It wrote after the promotion.
+        (state_from(REPLICA), PRIMARY, "REPLICAOF NO ONE"),  # The order changed while both run.
+        ({"answers": False, "follows": "", "files": "aof"}, state_from(PROMOTED), "Redis runs on both"),
     ],
 )
-def test_what_would_empty_a_host_is_refused_on_both(first: Any, other: Any, says: str) -> None:
-    """Neither host is changed, each says why and what to do, and giving the data up by name lets it through."""
-    of_first, of_other = judge(first, other)
+def test_change_that_would_empty_a_host_is_refused_on_both(first: Any, other: Any, says: str) -> None:
+    """Neither host is changed; each message has a fix. redis_discard_data_on permits the loss."""
+    of_first, of_other = refusals_of(first, other)
 
     assert of_first == of_other
     assert says in of_first[0]
     assert "Fix: " in of_first[0]
-    assert judge(first, other, give_up=("n2",)) == ([], [])
+    assert refusals_of(first, other, give_up=("n2",)) == ([], [])
 
 
-def test_who_does_not_answer_is_unknown() -> None:
-    """An empty primary waits for a host that may hold the data; a host with data begins to follow nobody that does not answer."""
-    assert "n2, which may hold the data, does not answer" in judge(EMPTY, None)[0][0]
-    assert "n1 may not have" in judge(None, of(PROMOTED))[1][0]
+def test_unreachable_host_is_unknown() -> None:
+    """An empty primary waits for it. A host with data does not follow it."""
+    assert "n2, which may hold the data, does not answer" in refusals_of(EMPTY, None)[0][0]
+    assert "n1 may not have" in refusals_of(None, state_from(PROMOTED))[1][0]
 
 
-def test_a_dump_without_an_append_only_file_is_not_lost() -> None:
-    """A Redis of somebody else's that kept dump.rdb only would start empty with our settings: refused, unless it holds nothing."""
-    assert "CONFIG SET appendonly yes" in judge({**STRANGER, "files": "rdb"}, EMPTY)[0][0]
-    assert judge({**STRANGER, "files": "rdb", "keys": 0}, EMPTY) == ([], [])
+def test_dump_without_an_append_only_file_is_protected() -> None:
+    """A foreign Redis with dump.rdb only would start empty with our settings, so it is refused."""
+    assert "CONFIG SET appendonly yes" in refusals_of({**STRANGER, "files": "rdb"}, EMPTY)[0][0]
+    assert refusals_of({**STRANGER, "files": "rdb", "keys": 0}, EMPTY) == ([], [])

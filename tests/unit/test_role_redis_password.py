@@ -1,4 +1,4 @@
-"""How a running Redis changes its password: both are taken until every client has the new one, and no password is in a message."""
+"""Password change of a running Redis: both passwords work until every client has the new one."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ NEW, FORMER = "new-password-0001", "former-password-1"
 
 
 class Server:
-    """What Redis' access list does with a line of a command, for the user `default`."""
+    """Redis' ACL commands for the user `default`."""
 
     def __init__(self, *passwords: str) -> None:
-        """Take these passwords; two clients are connected since 10 s and 100 s."""
+        """Store the passwords; two clients connected 10 s and 100 s ago."""
         self.passwords = list(passwords)
         self.clients = {"4": 10, "7": 100}
         self.masterauth = ""
@@ -44,8 +44,8 @@ class Server:
         return "PONG" if words == ["PING"] else "OK"
 
 
-def test_both_passwords_are_taken_until_the_former_one_is_forgotten(tmp_path: Path) -> None:
-    """The second time nothing changes; connections that are older than the new password end with the former one."""
+def test_both_passwords_work_until_the_old_one_is_removed(tmp_path: Path) -> None:
+    """A repeat changes nothing. Removal ends the connections that are older than the new password."""
     server, applied = Server(FORMER), tmp_path / "applied"
     applied.touch()
 
@@ -58,8 +58,8 @@ def test_both_passwords_are_taken_until_the_former_one_is_forgotten(tmp_path: Pa
     assert applied.exists(), "no restart is needed"
 
 
-def test_a_run_that_was_killed_half_way_is_finished(tmp_path: Path) -> None:
-    """Whichever command was the last one, the next run has both: a replica must not keep the former password for its primary."""
+def test_interrupted_run_is_completed(tmp_path: Path) -> None:
+    """After any command the next run sets both; a replica gets the new password for its primary."""
     for last in range(2):
         server, done = Server(FORMER), 0
 
@@ -77,8 +77,8 @@ def test_a_run_that_was_killed_half_way_is_finished(tmp_path: Path) -> None:
         assert (server.passwords, server.masterauth) == ([FORMER, NEW], NEW)
 
 
-def test_a_server_that_takes_neither_is_restarted(tmp_path: Path) -> None:
-    """What it noted at its start goes, so the role starts it with the password that is stated."""
+def test_server_that_rejects_both_is_restarted(tmp_path: Path) -> None:
+    """Its start record is removed, so that the role restarts it with the configured password."""
     applied = tmp_path / "applied"
     applied.touch()
 
@@ -87,27 +87,27 @@ def test_a_server_that_takes_neither_is_restarted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("answer", ["", "LOADING Redis is loading the dataset in memory"])
-def test_a_server_that_says_nothing_is_left_alone(tmp_path: Path, answer: str) -> None:
-    """One that does not run, or loads its data, will start with the password in its file; or has it."""
+def test_unreachable_server_is_not_changed(tmp_path: Path, answer: str) -> None:
+    """A stopped or loading server reads the password from its file."""
     assert not module.take(lambda _password, _line: answer, NEW, FORMER, tmp_path / "applied", check=False)
 
 
 def test_check_mode_changes_no_password(tmp_path: Path) -> None:
-    """It says that a change is due."""
+    """It reports a pending change."""
     server = Server(FORMER)
 
     assert module.take(server.call, NEW, FORMER, tmp_path / "applied", check=True)
     assert server.passwords == [FORMER]
 
 
-def test_a_refusal_holds_no_password() -> None:
-    """The message names the command by its first words."""
+def test_error_contains_no_password() -> None:
+    """The message contains only the first words of the command."""
     with pytest.raises(ValueError, match=r"^ACL SETUSER was answered by ERR syntax$"):
         module.do(lambda _password, _line: "ERR syntax", FORMER, f"ACL SETUSER default >{NEW}")
 
 
-def test_the_settings_are_read_with_what_they_include(tmp_path: Path) -> None:
-    """The port of redis.conf, the password of the included file."""
+def test_settings_are_read_with_their_includes(tmp_path: Path) -> None:
+    """Port from redis.conf, password from the included file."""
     (tmp_path / "password.conf").write_text(f"requirepass {NEW}\n")
     (tmp_path / "redis.conf").write_text(f"# a comment\nport 7000\ninclude {tmp_path}/password.conf\n")
     found = module.settings_of(tmp_path / "redis.conf")

@@ -1,4 +1,4 @@
-"""Settings that a running Redis takes without a restart, and the port without TLS, which closes once nobody uses it."""
+"""Redis settings that change without a restart, and closing of the port without TLS."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 settings: Any = load_role_module("redis", "redis_settings")
 state: Any = load_role_module("redis", "redis_state")
 
-# The redis.conf of a release that served no TLS.
+# The redis.conf of a release without TLS.
 FORMER = """# Ansible managed
 bind 127.0.0.1 10.0.0.1
 port 6379
@@ -31,10 +31,10 @@ STATE = {"plain_port": 6379, "tls_port": 0, "memory_mib": 8192, "used_mib": 10, 
 
 
 class Server:
-    """A Redis that notes what it is told; `answer` is what it says to CONFIG SET."""
+    """A Redis that records commands and answers CONFIG SET with `answer`."""
 
     def __init__(self, answer: str = "OK") -> None:
-        """Take the answer."""
+        """Store the answer."""
         self.answer = answer
         self.told: list[str] = []
 
@@ -45,7 +45,7 @@ class Server:
 
 
 def write(folder: Path, text: str = FORMER) -> Path:
-    """Write redis.conf and the file of the password that it includes."""
+    """Write redis.conf and its included password file."""
     (folder / "password.conf").write_text("requirepass right-password-0001\n", encoding="utf-8")
     config = folder / "redis.conf"
     config.write_text(text.format(folder=folder), encoding="utf-8")
@@ -53,14 +53,14 @@ def write(folder: Path, text: str = FORMER) -> Path:
 
 
 def with_tls(folder: Path) -> Path:
-    """Write redis.conf with TLS on 6380, and the port without TLS still open."""
+    """Write redis.conf with TLS on 6380 and the port without TLS open."""
     text = FORMER.replace("port 6379\n", "include {folder}/plain.conf\ntls-port 6380\ntls-cert-file /x/server.crt\n")
     (folder / "plain.conf").write_text("port 6379\n", encoding="utf-8")
     return write(folder, text.replace("maxmemory 0mb", "maxmemory 4096mb"))
 
 
-def test_tls_and_the_memory_bound_need_no_restart(tmp_path: Path) -> None:
-    """The running server takes them in one command; the port that mounts use stays as it is."""
+def test_tls_and_memory_limit_need_no_restart(tmp_path: Path) -> None:
+    """One command applies both. The port used by mounts stays."""
     former = state.fixed_part(write(tmp_path).read_text("utf-8"))
     server = Server()
 
@@ -69,8 +69,8 @@ def test_tls_and_the_memory_bound_need_no_restart(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("other", ["bind 127.0.0.1 10.0.0.2", "bind 127.0.0.1 10.0.0.1\nreplicaof 10.0.0.9 6380"])
-def test_another_setting_is_left_to_a_restart(tmp_path: Path, other: str) -> None:
-    """Where an address or the primary changed too, the server is told nothing."""
+def test_other_setting_requires_a_restart(tmp_path: Path, other: str) -> None:
+    """If the address or the primary changed too, no command is sent."""
     former = state.fixed_part(write(tmp_path).read_text("utf-8"))
     config = with_tls(tmp_path)
     config.write_text(config.read_text("utf-8").replace("bind 127.0.0.1 10.0.0.1", other), encoding="utf-8")
@@ -81,21 +81,21 @@ def test_another_setting_is_left_to_a_restart(tmp_path: Path, other: str) -> Non
 
 
 @pytest.mark.parametrize(("former", "answer"), [("", "OK"), (None, "ERR CONFIG SET failed")])
-def test_a_start_that_is_not_known_or_a_refusal_is_left_to_a_restart(tmp_path: Path, former: str | None, answer: str) -> None:
-    """Redis before 7.0 refuses; without a record of its start nobody knows what else differs."""
+def test_unknown_start_or_rejection_requires_a_restart(tmp_path: Path, former: str | None, answer: str) -> None:
+    """Redis before 7.0 rejects the command. Without a start record other differences are unknown."""
     known = state.fixed_part(write(tmp_path).read_text("utf-8")) if former is None else former
 
     assert not settings.apply(Server(answer).call, with_tls(tmp_path), known, check=False)
 
 
-def test_both_modules_agree_on_what_can_change_while_it_runs() -> None:
-    """One digests the former file, the other the new one."""
+def test_both_modules_ignore_the_same_settings() -> None:
+    """One digests the old file, the other the new one."""
     assert settings.LIVE == state.LIVE
     assert settings.fixed_part(FORMER) == state.fixed_part(FORMER)
 
 
-def test_a_new_certificate_is_read_once(tmp_path: Path) -> None:
-    """The server reads its files again where they changed, and not a second time."""
+def test_new_certificate_is_loaded_once(tmp_path: Path) -> None:
+    """The server reloads changed files, once."""
     names = {name: str(tmp_path / name) for name in settings.CERTIFICATE}
     for path in names.values():
         (tmp_path / path).write_text("first", encoding="utf-8")
@@ -105,13 +105,13 @@ def test_a_new_certificate_is_read_once(tmp_path: Path) -> None:
     (tmp_path / "tls-cert-file").write_text("second", encoding="utf-8")
     second = [settings.load_certificate(server.call, names, record, check=False) for _ in range(2)]
 
-    assert first == [False, False]  # it was started with them
+    assert first == [False, False]  # Started with these files.
     assert second == [True, False]
     assert len([line for line in server.told if line.startswith("CONFIG SET tls-cert-file")]) == 2
 
 
-def test_a_certificate_that_redis_refuses_is_an_error(tmp_path: Path) -> None:
-    """It says what Redis answered, and tries again the next time."""
+def test_rejected_certificate_is_an_error(tmp_path: Path) -> None:
+    """The message contains Redis' answer; the next run retries."""
     names = {name: str(tmp_path / name) for name in settings.CERTIFICATE}
     for path in names.values():
         (tmp_path / path).write_text("first", encoding="utf-8")
@@ -122,8 +122,8 @@ def test_a_certificate_that_redis_refuses_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("answer", "restarts"), [("OK", False), ("ERR Unsupported CONFIG parameter: port", True)])
-def test_the_port_without_tls_is_closed_now_and_for_later_starts(tmp_path: Path, answer: str, *, restarts: bool) -> None:
-    """Where the running server cannot, its record goes, so that the role restarts it."""
+def test_plain_port_is_closed_now_and_at_later_starts(tmp_path: Path, answer: str, *, restarts: bool) -> None:
+    """If the running server cannot close it, its start record is removed, so that the role restarts it."""
     plain, applied, server = tmp_path / "plain.conf", tmp_path / "applied", Server(answer)
     plain.write_text("port 6379\n", encoding="utf-8")
     plain.chmod(0o640)
@@ -137,8 +137,8 @@ def test_the_port_without_tls_is_closed_now_and_for_later_starts(tmp_path: Path,
     assert applied.exists() != restarts
 
 
-def test_who_is_connected_is_named_once() -> None:
-    """As `ss -Htn state established` prints them; the port of the other side says nothing."""
+def test_each_client_is_listed_once() -> None:
+    """Input as printed by `ss -Htn state established`; the peer's port is ignored."""
     listing = (
         "0      0      10.0.0.1:6379  10.0.0.3:51120\n0 5 10.0.0.1:6379 10.0.0.3:51126\n0 0 [::ffff:10.0.0.1]:6379 [::ffff:10.0.0.2]:4\n"
     )
@@ -147,8 +147,8 @@ def test_who_is_connected_is_named_once() -> None:
     assert settings.users_of("") == []
 
 
-def test_a_file_is_written_beside_a_planted_link(tmp_path: Path) -> None:
-    """The folder belongs to Redis' account: what lies under the name of the new file is not followed."""
+def test_write_does_not_follow_a_planted_link(tmp_path: Path) -> None:
+    """Redis' account owns the folder and may create links there."""
     (tmp_path / "other").write_text("theirs", encoding="utf-8")
     (tmp_path / ".applied.new").symlink_to(tmp_path / "other")
 
@@ -158,8 +158,8 @@ def test_a_file_is_written_beside_a_planted_link(tmp_path: Path) -> None:
     assert (tmp_path / "applied").read_text("utf-8") == "mine\n"
 
 
-def test_the_state_of_a_former_release_names_its_plain_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The role keeps it open; a package's own file, without a password, is of no client."""
+def test_plain_port_of_an_older_release_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The role keeps it open. A package's default file, without a password, has no clients."""
     monkeypatch.setattr(state, "is_applied", lambda _: True)
     monkeypatch.setattr(state, "make_call", lambda _: lambda _section: "")
     meminfo = tmp_path / "meminfo"
@@ -176,14 +176,14 @@ def test_the_state_of_a_former_release_names_its_plain_port(tmp_path: Path, monk
 
 
 def redis_conf(**variables: Any) -> dict[str, str]:
-    """Return the settings of the rendered redis.conf of a host with the given state."""
+    """Return the settings of the rendered redis.conf of a host in this state."""
     known = {"inventory_dir": "/site", "ip": "10.0.0.1", "__redis_state": {"state": STATE}, **variables}
     lines = render("redis", "redis.conf.j2", **known).splitlines()
     return dict(line.partition(" ")[::2] for line in lines if line and not line.startswith("#"))
 
 
-def test_redis_serves_tls_and_half_of_the_memory_by_default() -> None:
-    """On its own port, so that both can be open while mounts are switched."""
+def test_defaults_are_tls_and_half_of_the_memory() -> None:
+    """TLS has its own port, so both ports are open while mounts switch."""
     found = redis_conf()
 
     assert found["tls-port"] == "6380"
@@ -195,15 +195,15 @@ def test_redis_serves_tls_and_half_of_the_memory_by_default() -> None:
     ("variables", "port"),
     [({}, "6380"), ({"redis_port": 7000}, "6380"), ({"redis_tls_cert_file": "a.crt"}, "6379"), ({"redis_tls_port": 7001}, "7001")],
 )
-def test_a_replica_follows_on_the_tls_port(variables: dict[str, Any], port: str) -> None:
-    """A cluster with its own certificate from a former release keeps TLS on redis_port."""
+def test_replica_uses_the_tls_port(variables: dict[str, Any], port: str) -> None:
+    """A cluster with its own certificate from an older release keeps TLS on redis_port."""
     found = redis_conf(redis_primary_address="10.0.0.9", **variables)
 
     assert (found["tls-port"], found["replicaof"]) == (port, f"10.0.0.9 {port}")
 
 
-def test_without_tls_nothing_of_it_is_stated() -> None:
-    """redis_tls: false is what it was."""
+def test_without_tls_there_are_no_tls_settings() -> None:
+    """Applies to redis_tls: false."""
     found = redis_conf(redis_tls=False, redis_primary_address="10.0.0.9", redis_maxmemory_mib=100)
 
     assert not [name for name in found if name.startswith("tls")]

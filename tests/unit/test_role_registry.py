@@ -1,4 +1,4 @@
-"""What the roles `oci_registry` and `registry_trust` decide: accounts, contradictions, the policy, credentials, verdicts."""
+"""Roles `oci_registry` and `registry_trust`: accounts, conflicts, signature policy, credentials and verdicts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def load(role: str, part: str) -> ModuleType:
-    """Load a module or filter of a role by its path."""
+    """Load a module or filter of a role by path."""
     path = content.roles_dir() / role / part
     spec = importlib.util.spec_from_file_location(f"test_{role}_{path.stem}", path)
     assert spec
@@ -36,8 +36,8 @@ CREDENTIALS = load("registry_trust", "library/registry_credentials.py")
 PULLS: Any = load_role_module("registry_trust", "registry_trust_effects")
 
 
-def test_a_hash_that_fits_stays_and_a_foreign_account_goes() -> None:
-    """A second run changes nothing; a new password, a new account and one that is not stated each do, and are said."""
+def test_matching_hash_stays_and_unknown_account_is_removed() -> None:
+    """Repeats change nothing. New passwords, new accounts and removed accounts are reported."""
     there = {"a": "$2y$a1", "b": "$2y$b1", "old": "$2y$o", "md5": "$apr1$x"}
     accounts = [{"name": name, "password": f"{name}1"} for name in ("a", "md5")] + [
         {"name": "b", "password": "b2"},
@@ -50,8 +50,8 @@ def test_a_hash_that_fits_stays_and_a_foreign_account_goes() -> None:
     assert said == ["old goes", "md5 gets its password", "b gets its password", "c comes"]
 
 
-def test_the_settings_of_both_storages_are_whole() -> None:
-    """The file and the S3 form name what CNCF Distribution reads, and nothing empty is passed on."""
+def test_settings_of_both_storages_are_complete() -> None:
+    """The file and S3 settings use the keys of CNCF Distribution, without empty values."""
     variables = yaml.safe_load((content.roles_dir() / "oci_registry" / "vars" / "main.yml").read_text(encoding="utf-8"))
 
     assert set(variables["_oci_registry_s3"]) == {"bucket", "region", "regionendpoint", "rootdirectory", "accesskey", "secretkey", "secure"}
@@ -60,10 +60,10 @@ def test_the_settings_of_both_storages_are_whole() -> None:
 
 
 class Fake:
-    """A registry in memory, as its HTTP interface behaves; `broken` names a request that fails."""
+    """A registry in memory; the request named by `broken` fails."""
 
     def __init__(self, broken: str = "") -> None:
-        """Begin empty."""
+        """Start empty."""
         self.kept: dict[str, bytes] = {}
         self.broken = broken
 
@@ -90,12 +90,12 @@ class Fake:
 
 
 def verdicts(registry: Any) -> dict[str, str]:
-    """Return verdicts by check."""
+    """Return the verdict of each check."""
     return {one["check"].partition(".")[2]: one["verdict"] for one in registry.verdicts}
 
 
-def test_a_good_registry_passes_and_an_open_one_fails() -> None:
-    """The right password is taken, others are refused, and an image goes in, out and away."""
+def test_healthy_registry_passes_and_open_one_fails() -> None:
+    """The right password works, others do not; an image is pushed, pulled and removed."""
     good = EFFECTS.Registry("n1", Fake(), "right")
     EFFECTS.look_at_access(good)
     EFFECTS.look_at_images(good, collects=False)
@@ -106,8 +106,8 @@ def test_a_good_registry_passes_and_an_open_one_fails() -> None:
     assert verdicts(open_to_all) == {"takes_password": "pass", "refuses_wrong_password": "fail", "refuses_no_password": "fail"}
 
 
-def test_a_full_disk_is_said_in_the_registrys_words_and_silence_is_unknown() -> None:
-    """A push that fails names its step and the cause; no answer, and a collection under way, are no failure of the registry."""
+def test_full_disk_fails_and_no_answer_is_unknown() -> None:
+    """A failed push names its step and cause. A running garbage collection is no failure."""
     full, silent, busy = (
         EFFECTS.Registry("n1", call, "right") for call in (Fake("POST blobs"), lambda *_: EFFECTS.Answer(0, {}, b"no answer"), Fake())
     )
@@ -121,8 +121,8 @@ def test_a_full_disk_is_said_in_the_registrys_words_and_silence_is_unknown() -> 
 
 
 @pytest.mark.parametrize(("ends", "verdict"), [("Jan  1 00:00:00 2031 GMT", "pass"), ("Nov 30 00:00:00 2030 GMT", "fail")])
-def test_a_certificate_that_ends_soon_fails(ends: str, verdict: str) -> None:
-    """The days that are left are counted from now."""
+def test_expiring_certificate_fails(ends: str, verdict: str) -> None:
+    """The remaining days are counted from now."""
     registry = EFFECTS.Registry("n1", Fake(), "right")
 
     talks = EFFECTS.look_at_certificate(registry, {"notAfter": ends}, 14, EFFECTS.ssl.cert_time_to_seconds("Nov 20 00:00:00 2030 GMT"))
@@ -131,8 +131,8 @@ def test_a_certificate_that_ends_soon_fails(ends: str, verdict: str) -> None:
     assert verdicts(registry) == {"certificate": verdict}
 
 
-def test_a_timer_that_is_off_or_unknown_is_told_apart() -> None:
-    """A timer must run and its last run must have ended well; where systemd says nothing, nothing is known."""
+def test_disabled_timer_fails_and_no_answer_is_unknown() -> None:
+    """The timer must be active and its last run successful."""
     registry = EFFECTS.Registry("n1", Fake(), "right")
     for name, shown in (
         ("a", {"timer": "active", "Result": "success"}),
@@ -145,8 +145,8 @@ def test_a_timer_that_is_off_or_unknown_is_told_apart() -> None:
     assert verdicts(registry) == {"a": "pass", "b": "fail", "c": "unknown", "d": "fail"}
 
 
-def test_the_policy_refuses_what_it_does_not_name() -> None:
-    """Scopes ask for their keys, some for none, and the rest is refused; what the store holds may be pushed."""
+def test_policy_rejects_unlisted_images() -> None:
+    """Each scope requires its keys or none. The store's own images may be pushed."""
     keys = [{"scope": "r:5000", "type": "sigstore", "path": "/k/1.pub"}, {"scope": "r:5000/g", "type": "gpg", "path": "/k/2.pub"}]
 
     policy = TRUST.registry_trust_policy(keys, ["docker.io/library"])
@@ -158,8 +158,8 @@ def test_the_policy_refuses_what_it_does_not_name() -> None:
     assert set(policy["transports"]) == {"docker", "containers-storage"}
 
 
-def test_a_private_key_is_refused(tmp_path: Path) -> None:
-    """A key that must stay with who signs is not sent to hosts."""
+def test_private_key_is_refused(tmp_path: Path) -> None:
+    """The signer's key must not be sent to hosts."""
     (tmp_path / "k").write_text("-----BEGIN ENCRYPTED SIGSTORE PRIVATE KEY-----", encoding="utf-8")
 
     got = TRUST.registry_trust_missing([{"address": "r", "ca_file": "none"}], [{"key_files": ["k", "absent"]}], str(tmp_path))
@@ -167,8 +167,8 @@ def test_a_private_key_is_refused(tmp_path: Path) -> None:
     assert got == ["none is no certificate in PEM", "k holds a private key", "absent is no public key of the type sigstore"]
 
 
-def test_other_peoples_logins_are_kept_and_former_ones_of_ours_go() -> None:
-    """Only entries of ours are written or removed; other settings of the file stay."""
+def test_foreign_logins_stay_and_obsolete_ones_are_removed() -> None:
+    """Only our entries change; other settings stay."""
     there = {"auths": {"own:1": {"auth": "old"}, "former:1": {"auth": "x"}, "theirs": {"auth": "y"}}, "psFormat": "z"}
 
     got = CREDENTIALS.merged(there, [{"address": "own:1", "username": "u", "password": "p"}], ["own:1", "former:1"])
@@ -187,8 +187,8 @@ def test_other_peoples_logins_are_kept_and_former_ones_of_ours_go() -> None:
         (None, "TimeoutExpired", "unknown"),
     ],
 )
-def test_a_refusal_counts_only_for_its_own_reason(status: int | None, said: str, verdict: str) -> None:
-    """A registry that cannot be reached refuses nothing: that is unknown."""
+def test_refusal_must_have_the_right_reason(status: int | None, said: str, verdict: str) -> None:
+    """An unreachable registry proves nothing: unknown."""
     host = PULLS.Host("n1", "r:5000", lambda *_: (status, said))
 
     host.refusal("refuses_wrong_password", "password", (status, said), "fix")
@@ -196,8 +196,8 @@ def test_a_refusal_counts_only_for_its_own_reason(status: int | None, said: str,
     assert [one["verdict"] for one in host.verdicts] == [verdict]
 
 
-def test_an_unsigned_image_must_be_refused_under_a_policy(tmp_path: Path) -> None:
-    """One that comes through fails; where any image may run, nothing is tried."""
+def test_unsigned_image_must_be_refused_under_a_policy(tmp_path: Path) -> None:
+    """An accepted image fails. Without a policy the check does not run."""
     calls: list[Sequence[str]] = []
 
     def call(words: Sequence[str], _: str = "") -> tuple[int, str]:
@@ -226,10 +226,10 @@ def test_an_unsigned_image_must_be_refused_under_a_policy(tmp_path: Path) -> Non
         ({"singularity"}, "pass", "fail"),
     ],
 )
-def test_an_engine_without_a_policy_fails_where_only_signed_images_may_run(
+def test_engine_without_policy_support_fails_if_signatures_are_required(
     monkeypatch: pytest.MonkeyPatch, installed: set[str], docker: str, apptainer: str
 ) -> None:
-    """Docker and Apptainer pull anything, so a host that has one does not keep the policy; without a policy they are nobody's concern."""
+    """Docker and Apptainer do not verify signatures. Without a policy they are not checked."""
     monkeypatch.setattr(PULLS.shutil, "which", lambda name: f"/usr/bin/{name}" if name in installed else None)
     signed, kept = (PULLS.Host("n1", "", lambda *_: (0, "")) for _ in range(2))
 
@@ -245,12 +245,12 @@ def test_an_engine_without_a_policy_fails_where_only_signed_images_may_run(
 
 
 @pytest.mark.parametrize("own", ["r:5000", ""])
-def test_engines_are_judged_whether_or_not_there_is_a_registry(monkeypatch: pytest.MonkeyPatch, own: str) -> None:
-    """A policy may be about registries of others alone: Apptainer breaks it there just the same."""
+def test_engines_are_checked_without_a_registry(monkeypatch: pytest.MonkeyPatch, own: str) -> None:
+    """A policy may cover other registries only; Apptainer violates it all the same."""
     ended: list[dict[str, Any]] = []
 
     class Module:
-        """What Ansible hands the module, and takes from it."""
+        """A fake AnsibleModule."""
 
         params: ClassVar[dict[str, Any]] = {
             "host": "n1", "address": own, "username": "u", "others": [], "policy": "signed", "unsigned_from": [own], "other": None,
@@ -258,10 +258,10 @@ def test_engines_are_judged_whether_or_not_there_is_a_registry(monkeypatch: pyte
         }  # fmt: skip
 
         def __init__(self, **_: Any) -> None:
-            """Take the specification of arguments."""
+            """Accept the argument specification."""
 
         def exit_json(self, **result: Any) -> None:
-            """Keep what it ends with."""
+            """Store the result."""
             ended.append(result)
 
         fail_json = exit_json
@@ -275,8 +275,8 @@ def test_engines_are_judged_whether_or_not_there_is_a_registry(monkeypatch: pyte
     assert "policy_of_apptainer: Apptainer is installed here" in ended[0]["msg"]
 
 
-def test_the_image_of_the_proof_is_what_its_digest_says(tmp_path: Path) -> None:
-    """The layout names blobs by their sums, so that what another host pulls can be compared."""
+def test_digests_of_the_test_image_are_correct(tmp_path: Path) -> None:
+    """The layout names blobs by checksum, so that another host can compare them."""
     digest = PULLS.make_image(tmp_path, "text")
     manifest = json.loads((tmp_path / "blobs" / "sha256" / digest.partition(":")[2]).read_text(encoding="utf-8"))
 

@@ -1,4 +1,4 @@
-"""What the role `registry_trust` gives containerd: files, the folder that it must read, what is somebody else's, and verdicts."""
+"""Role `registry_trust`, containerd: hosts.toml files, config_path, foreign files and verdicts."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ DEBIAN = 'version = 2\n\n[plugins]\n  [plugins."io.containerd.grpc.v1.cri".cni]\
 OWN = {"address": "svc1:5000", "pem": "PEM\n", "username": "cluster", "password": "secret"}
 
 
-def test_hosts_toml_says_the_same_at_its_root_and_in_its_table() -> None:
-    """Some releases read only one of the two, and both are tried: neither may lack authority or credentials."""
+def test_hosts_toml_repeats_root_settings_in_its_table() -> None:
+    """Some releases read only one of the two and try both; each needs authority and credentials."""
     got = tomllib.loads(KEEPS.hosts_toml("svc1:5000", "/ca.crt", "u", 'p"\\'))
     table = got["host"]["https://svc1:5000"]
     login = "Basic " + base64.b64encode(b'u:p"\\').decode()
@@ -44,8 +44,8 @@ def test_hosts_toml_says_the_same_at_its_root_and_in_its_table() -> None:
         ),
     ],
 )
-def test_the_folder_is_named_once_and_the_rest_stays(there: str, table: str) -> None:
-    """A table that is there gets it, one that is not is added; another plugin's setting of the same name is not taken for it."""
+def test_config_path_is_set_once(there: str, table: str) -> None:
+    """It is added to the CRI table, which is created if missing. Same keys of other plugins stay."""
     got = KEEPS.with_folder(there, FOLDER)
     read = tomllib.loads(got)
 
@@ -66,8 +66,8 @@ def test_the_folder_is_named_once_and_the_rest_stays(there: str, table: str) -> 
         ("version = 9\n", "its version is 9"),
     ],
 )
-def test_a_configuration_that_cannot_take_it_is_left_alone(there: str, why: str) -> None:
-    """What containerd would not start with is refused with what to do."""
+def test_unsupported_configuration_is_refused(there: str, why: str) -> None:
+    """The error has a fix; containerd would not start with the file."""
     with pytest.raises(KEEPS.RefusedError, match=f"{why}.*Fix: "):
         KEEPS.with_folder(there, FOLDER)
 
@@ -80,20 +80,20 @@ def test_a_configuration_that_cannot_take_it_is_left_alone(there: str, why: str)
         ("[plugins]\n  [plugins.'io.containerd.transfer.v1.local']\n    config_path = '/a'\n", []),
     ],
 )
-def test_what_containerd_reads_is_known_from_its_own_words(dumped: str, folders: list[str]) -> None:
-    """`containerd config dump` of 1.x and 2.x; only CRI's own setting counts."""
+def test_effective_config_path_is_read_from_containerd(dumped: str, folders: list[str]) -> None:
+    """Parses `containerd config dump` of 1.x and 2.x; only CRI's setting counts."""
     assert KEEPS.folder_read(dumped) == folders
 
 
 def keep(root: Path, *registries: dict[str, Any], check: bool = False) -> list[str]:
-    """Bring registries; return what was said, without the folder."""
+    """Configure registries; return the messages, without the folder."""
     folder = KEEPS.Folder(root / "certs.d", root / "record", check=check)
     folder.keep(registries)
     return [said.removeprefix(f"{root}/certs.d/") for said in folder.said]
 
 
-def test_registries_come_stay_and_go(tmp_path: Path) -> None:
-    """The second time changes nothing; a former registry of ours goes, a folder of somebody else's stays; a dry run writes nothing."""
+def test_registries_are_added_and_removed(tmp_path: Path) -> None:
+    """Repeats change nothing. Our old registries are removed, foreign folders stay; check mode writes nothing."""
     (tmp_path / "certs.d" / "docker.io").mkdir(parents=True)
     (tmp_path / "certs.d" / "docker.io" / "hosts.toml").write_text("theirs", encoding="utf-8")
 
@@ -109,15 +109,15 @@ def test_registries_come_stay_and_go(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "certs.d").iterdir()) == ["docker.io", "new:5000"]
 
 
-def test_an_authority_that_nobody_told_in_this_run_stays(tmp_path: Path) -> None:
-    """None is not nothing: the file stays and is named; an empty text takes it away."""
+def test_authority_without_a_value_stays(tmp_path: Path) -> None:
+    """None keeps and uses the file; an empty text removes it."""
     keep(tmp_path, OWN)
     assert keep(tmp_path, {**OWN, "pem": None}) == []
     assert keep(tmp_path, {**OWN, "pem": ""}) == ["svc1:5000/ca.crt goes", "svc1:5000/hosts.toml is written"]
 
 
-def test_a_file_of_somebody_elses_is_not_written_over(tmp_path: Path) -> None:
-    """Kubespray's hosts.toml is named, and nothing is changed."""
+def test_foreign_file_is_not_overwritten(tmp_path: Path) -> None:
+    """Kubespray's hosts.toml is reported and stays."""
     other = tmp_path / "certs.d" / "svc1:5000" / "hosts.toml"
     other.parent.mkdir(parents=True)
     other.write_text("theirs", encoding="utf-8")
@@ -137,8 +137,8 @@ def test_a_file_of_somebody_elses_is_not_written_over(tmp_path: Path) -> None:
         ("dial tcp: connect: connection refused", "unknown"),
     ],
 )
-def test_only_what_a_registry_says_to_whom_it_lets_in_is_a_pass(monkeypatch: pytest.MonkeyPatch, said: str, verdict: str) -> None:
-    """An authority or a password that is not taken fails; a registry that does not answer proves nothing."""
+def test_only_a_successful_login_passes(monkeypatch: pytest.MonkeyPatch, said: str, verdict: str) -> None:
+    """A rejected authority or password fails. No answer is unknown."""
     monkeypatch.setattr(ASKS.shutil, "which", lambda _: None)
     calls: list[Sequence[str]] = []
 
@@ -157,8 +157,8 @@ def test_only_what_a_registry_says_to_whom_it_lets_in_is_a_pass(monkeypatch: pyt
 @pytest.mark.parametrize(
     ("said", "verdict"), [("not found", "pass"), ("401 Unauthorized", "pass"), ("x509: a", "fail"), ("EOF", "unknown")]
 )
-def test_another_registry_has_to_be_trusted_and_to_answer(monkeypatch: pytest.MonkeyPatch, said: str, verdict: str) -> None:
-    """Which images an account may see nobody says, so a refusal is an answer."""
+def test_foreign_registry_must_be_trusted_and_reachable(monkeypatch: pytest.MonkeyPatch, said: str, verdict: str) -> None:
+    """A refusal counts as an answer, because rights of the account are unknown."""
     monkeypatch.setattr(ASKS.shutil, "which", lambda _: "/usr/local/bin/crictl")
     host = ASKS.Host("n1", "", lambda *_: (1, said))
 

@@ -1,4 +1,4 @@
-"""Slurm's accounting: from what sacctmgr shows and the site states to the calls that are missing; and the database's account."""
+"""Slurm accounting: the sacctmgr calls that are needed, the database account, and verdicts of the verification."""
 
 from __future__ import annotations
 
@@ -62,18 +62,18 @@ STATED = {"qos": [{"name": "low"}, HIGH], "accounts": [NIGHT, TEAM], "users": [A
 
 
 def calls(answers: dict[str, str], **changes: Any) -> list[str]:
-    """Return the calls of sacctmgr that are missing."""
+    """Return the required sacctmgr calls."""
     plan = accounts.make_plan(accounts.read_ledger(answers), Wanted("lab", **changes))
     return [" ".join(words) for words in plan.calls]
 
 
-def test_what_is_as_stated_is_left_alone() -> None:
-    """Other spellings of the same time, the same amounts, and lists in another order are no difference."""
+def test_matching_state_needs_no_call() -> None:
+    """Spelling of times and amounts and the order of lists do not matter."""
     assert calls(FULL, **STATED) == []
 
 
-def test_a_fresh_database_gets_everything_in_order() -> None:
-    """All QOS before one names another, parents before children, the default account first, the level last."""
+def test_empty_database_is_filled_in_order() -> None:
+    """QOS before references to them, parents before children, the default account first, the level last."""
     found = calls(FRESH, **STATED)
 
     assert found[:3] == ["add cluster lab", "add qos low", "add qos high"]
@@ -91,15 +91,15 @@ def test_a_fresh_database_gets_everything_in_order() -> None:
     ]
 
 
-def test_a_bound_waits_for_what_it_bounds() -> None:
-    """No controller has named its GPUs yet: the bound is not set, and it is said that it waits."""
+def test_limit_waits_for_its_resource() -> None:
+    """Before a controller registers GPUs, the limit is reported as pending."""
     plan = accounts.make_plan(accounts.read_ledger(FRESH), Wanted("lab", [HIGH]))
 
     assert plan.waiting == ("QOS high: no controller has named gres/gpu yet, which max_tres_per_user bounds",)
 
 
-def test_what_is_taken_out_is_taken_back() -> None:
-    """A QOS without its bounds, an account without its share, a user without QOS of its own: each gets the default."""
+def test_removed_settings_are_reset() -> None:
+    """Limits of a QOS, shares of an account and QOS of a user return to the default."""
     found = calls(FULL, qos=[{"name": "high"}], accounts=[TEAM, {"name": "night"}], users=[{"name": "ada", "accounts": ["night", "team"]}])
 
     assert found[0] == (
@@ -111,8 +111,8 @@ def test_what_is_taken_out_is_taken_back() -> None:
     assert found[-1] == "modify user where name=ada set defaultaccount=night"
 
 
-def test_what_is_not_stated_stays() -> None:
-    """Entries that somebody else made are nobody's business, unless the site asks for a purge."""
+def test_unlisted_entries_stay_without_purge() -> None:
+    """Manually created entries are removed only if purge is enabled."""
     assert calls(FULL) == []
     assert calls(FULL, qos=[HIGH, {"name": "low"}], accounts=[TEAM], purge=True) == [
         "delete user where name=ada",
@@ -121,8 +121,8 @@ def test_what_is_not_stated_stays() -> None:
     assert calls(FULL, **{**STATED, "users": [{**ADA, "accounts": ["team"]}]}, purge=True) == ["delete user where name=ada account=night"]
 
 
-def test_root_may_use_every_qos_without_giving_it_to_an_account() -> None:
-    """Root's own seat gets each QOS, so that a preemption can be proven; a site that states root itself is left to it."""
+def test_root_may_use_every_qos() -> None:
+    """The preemption test needs it; the account gets no QOS. If hosts.yaml lists root, its entry stays."""
     row = FULL | {"association": FULL["association"].replace("root|root||1|high,low,normal|", "root|root||1|normal|")}
 
     assert calls(row, **STATED) == ["modify user where name=root account=root cluster=lab set qos=high,low,normal"]
@@ -130,12 +130,12 @@ def test_root_may_use_every_qos_without_giving_it_to_an_account() -> None:
 
 
 def test_built_in_entries_are_never_purged() -> None:
-    """The root account, its user, and the QOS normal."""
+    """The account and user root, and the QOS normal."""
     assert not [call for call in calls(FULL, purge=True) if call.endswith(("=root", "=normal"))]
 
 
-def test_accounts_in_a_circle_are_refused() -> None:
-    """There is no order in which they could be made."""
+def test_cyclic_accounts_are_refused() -> None:
+    """No creation order exists."""
     with pytest.raises(ValueError, match="a, b are each other's parents"):
         calls(FRESH, accounts=[{"name": "a", "parent": "b"}, {"name": "b", "parent": "a"}])
 
@@ -143,23 +143,23 @@ def test_accounts_in_a_circle_are_refused() -> None:
 @pytest.mark.parametrize(
     ("text", "seconds"), [("90", 5400), ("1:30", 90), ("2:00:00", 7200), ("1-12", 129600), ("1-12:30", 131400), ("1-00:00:01", 86401)]
 )
-def test_times_are_read_as_slurm_reads_them(text: str, seconds: int) -> None:
-    """A bare number is minutes."""
+def test_times_are_parsed_as_slurm_does(text: str, seconds: int) -> None:
+    """A plain number means minutes."""
     assert ledger.seconds(text) == seconds
 
 
 def test_amounts_are_compared_as_numbers() -> None:
-    """102400 MiB and 100G are one amount of memory; what is none is refused."""
+    """102400 MiB equals 100G; an invalid amount is refused."""
     assert ledger.amounts("cpu=4,mem=102400") == ledger.amounts("mem=100G,cpu=4")
     with pytest.raises(ValueError, match="gpu=many is no amount"):
         ledger.amounts("gpu=many")
 
 
 class FakeSacctmgr:
-    """Answers `show` from a table; the controllers name their GPUs after some questions."""
+    """Answers `show` from a table; GPUs appear after some queries."""
 
     def __init__(self, *, silent: int = 0) -> None:
-        """Keep after how many questions about TRES there is a GPU."""
+        """Store the number of TRES queries before a GPU appears."""
         self.silent = silent
         self.done: list[str] = []
 
@@ -175,7 +175,7 @@ class FakeSacctmgr:
         return FRESH[what]
 
 
-def test_check_mode_calls_nothing() -> None:
+def test_check_mode_runs_no_command() -> None:
     """It returns the plan."""
     sacctmgr = FakeSacctmgr()
     plan = accounts.bring_about(sacctmgr, Wanted("lab", [HIGH]), check=True, patience_s=0, wait=lambda _: None)
@@ -184,8 +184,8 @@ def test_check_mode_calls_nothing() -> None:
     assert sacctmgr.done == []
 
 
-def test_gpus_that_come_late_are_waited_for() -> None:
-    """With patience the bound is set; without, it is left to the next run."""
+def test_late_gpus_are_waited_for() -> None:
+    """With a waiting time the limit is set; without, the next run sets it."""
     patient, hasty = FakeSacctmgr(silent=3), FakeSacctmgr(silent=3)
     late = accounts.bring_about(patient, Wanted("lab", [HIGH]), check=False, patience_s=60, wait=lambda _: None)
     early = accounts.bring_about(hasty, Wanted("lab", [HIGH]), check=False, patience_s=0, wait=lambda _: None)
@@ -195,8 +195,8 @@ def test_gpus_that_come_late_are_waited_for() -> None:
     assert len(early.waiting) == 1
 
 
-def test_a_slurmdbd_that_stays_silent_is_an_error() -> None:
-    """Its own words are kept."""
+def test_unresponsive_slurmdbd_is_an_error() -> None:
+    """The error contains its message."""
 
     def silent(words: Sequence[str]) -> str:
         raise accounts.RefusedError(f"sacctmgr {words[2]}: connection refused")
@@ -205,13 +205,13 @@ def test_a_slurmdbd_that_stays_silent_is_an_error() -> None:
         accounts.wait_for(silent, wait=lambda _: None, patience_s=0)
 
 
-def test_the_password_is_hashed_as_the_server_hashes_it() -> None:
-    """As MariaDB 10.11 showed it in mysql.global_priv for this password."""
+def test_password_hash_equals_that_of_the_server() -> None:
+    """As in mysql.global_priv of MariaDB 10.11 for this password."""
     assert database.hashed("abcdefghijklmnop") == "*35FC2CB2A269DFC9A5B893D0A80324251842AD60"
 
 
 def server(schema: str, known: str, grants: str) -> Any:
-    """Return a database server that holds this."""
+    """Return a database server with this content."""
 
     def answer(sql: str) -> str:
         return schema if "SCHEMATA" in sql else known if "global_priv" in sql else grants
@@ -219,8 +219,8 @@ def server(schema: str, known: str, grants: str) -> Any:
     return answer
 
 
-def test_only_missing_statements_are_made_and_none_holds_the_password() -> None:
-    """A fresh server needs all three, another password one, a complete one none."""
+def test_only_missing_statements_run_and_none_contains_the_password() -> None:
+    """An empty server needs three, a changed password one, a complete server none."""
     password = "abcdefghijklmnop"
     grant = "GRANT ALL PRIVILEGES ON `acct`.* TO `slurm`@`localhost`"
     fresh = database.statements(server("", "", ""), "acct", "slurm", password)
@@ -233,7 +233,7 @@ def test_only_missing_statements_are_made_and_none_holds_the_password() -> None:
 
 
 def verdicts(answers: dict[str, str], *, host: str = "10.0.0.1", wanted: Any = None) -> dict[str, str]:
-    """Return verdict by check for a slurmdbd that answers so."""
+    """Return the verdict of each check for these answers of slurmdbd."""
 
     def sacctmgr(words: Sequence[str]) -> str:
         what = words[words.index("show") + 1]
@@ -245,13 +245,13 @@ def verdicts(answers: dict[str, str], *, host: str = "10.0.0.1", wanted: Any = N
     return {record["check"].removeprefix("slurm_accounting."): record["verdict"] for record in found.records}
 
 
-def test_an_accounting_that_is_as_stated_passes() -> None:
-    """It answers, knows the cluster, a controller came, and all entries are as stated."""
+def test_matching_accounting_passes() -> None:
+    """The daemon answers and knows the cluster, a controller registered, all entries match."""
     assert set(verdicts(FULL).values()) == {"pass"}
 
 
-def test_what_differs_and_who_did_not_come_fails() -> None:
-    """A QOS that somebody changed, and a controller that never registered."""
+def test_difference_and_unregistered_controller_fail() -> None:
+    """A QOS was changed, and no controller registered."""
     found = verdicts({**FULL, "qos": FRESH["qos"]}, host="")
 
     assert (found["as_stated"], found["controller"], found["answers"]) == ("fail", "fail", "pass")
@@ -265,8 +265,8 @@ def test_what_differs_and_who_did_not_come_fails() -> None:
         ("", "", "", ("unknown", "skipped")),
     ],
 )
-def test_backups_are_judged_by_their_timer_and_their_last_run(timer: str, result: str, newest: str, outcome: tuple[str, str]) -> None:
-    """A backup that is not due yet is neither good nor bad; no answer is unknown."""
+def test_backup_timer_and_last_run_are_checked(timer: str, result: str, newest: str, outcome: tuple[str, str]) -> None:
+    """Before the first run the result is skipped; no answer is unknown."""
     found = effects.Verdicts("db1")
     effects.look_at_backups(found, timer=timer, result=result, newest=newest)
 
@@ -275,8 +275,8 @@ def test_backups_are_judged_by_their_timer_and_their_last_run(timer: str, result
 
 @pytest.mark.parametrize("system", ["Debian", "Rocky"])
 @pytest.mark.parametrize("unit", ["mariadb.unit.conf.j2", "slurmdbd.unit.conf.j2"])
-def test_a_daemon_notes_what_it_has_read_in_a_folder_that_its_unit_makes(unit: str, system: str) -> None:
-    """A folder that only one distribution's package has would end every start of the other's."""
+def test_unit_creates_the_folder_of_the_start_record(unit: str, system: str) -> None:
+    """Some distributions' packages do not create it, and starts would fail."""
     lines = render("slurm_accounting", unit, system).splitlines()
     made = next(line.partition("=")[2] for line in lines if line.startswith("RuntimeDirectory="))
     noted = next(line.rpartition("> ")[2].rstrip("'") for line in lines if line.startswith("ExecStartPost="))
@@ -285,15 +285,15 @@ def test_a_daemon_notes_what_it_has_read_in_a_folder_that_its_unit_makes(unit: s
 
 
 @pytest.mark.parametrize("role", ["slurm", "slurm_accounting"])
-def test_slurm_comes_from_epel_where_a_distribution_has_none(role: str) -> None:
-    """RHEL itself ships no Slurm."""
+def test_slurm_is_installed_from_epel_on_rhel(role: str) -> None:
+    """RHEL itself has no Slurm packages."""
     tasks = yaml.safe_load((content.roles_dir() / role / "tasks/install.yml").read_text(encoding="utf-8"))
 
     assert [task["ansible.builtin.dnf"]["enablerepo"] for task in tasks if "ansible.builtin.dnf" in task] == ["epel"]
 
 
-def test_one_person_cannot_fill_the_queue() -> None:
-    """Each QOS that states no bound gets one, also the one that Slurm makes by itself, of which nothing else is changed."""
+def test_queue_limit_per_user_has_a_default() -> None:
+    """It applies to each QOS without a limit, also to the built-in one, which otherwise stays unchanged."""
     found = calls(FULL, **STATED, max_submit=500)
     bounded = FULL | {"qos": FULL["qos"].replace("normal|Normal QOS default|0||00:00:00||||", "normal|Normal QOS default|7||00:00:00|||9|")}
 

@@ -1,4 +1,4 @@
-"""The module `slurm_config`: what it writes from fragments and settings, and what it says has to be restarted."""
+"""Module `slurm_config`: files generated from node fragments and settings, and the restarts they require."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def make(tmp_path: Path, nodes: dict[str, dict[str, Any]], *, check: bool = False, **changes: Any) -> dict[str, Any]:
-    """Make the configuration of a cluster whose nodes are given by name; return the module's result."""
+    """Generate the configuration for nodes given by name; return the module's result."""
     fragments = tmp_path / "nodes.d"
     fragments.mkdir(exist_ok=True)
     for name, node in nodes.items():
@@ -28,12 +28,12 @@ def make(tmp_path: Path, nodes: dict[str, dict[str, Any]], *, check: bool = Fals
 
 
 def read(tmp_path: Path, name: str = "slurm.conf") -> str:
-    """Return a file that was written."""
+    """Return the text of a generated file."""
     return (tmp_path / name).read_text()
 
 
-def test_a_second_run_changes_nothing(tmp_path: Path) -> None:
-    """Same nodes, same settings: same bytes."""
+def test_second_run_changes_nothing(tmp_path: Path) -> None:
+    """The same nodes and settings give the same bytes."""
     first = make(tmp_path, {"n1": {}, "n2": {}})
     second = make(tmp_path, {"n1": {}, "n2": {}})
 
@@ -42,7 +42,7 @@ def test_a_second_run_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_check_mode_writes_nothing(tmp_path: Path) -> None:
-    """It says what would be written."""
+    """It reports the pending files."""
     result = make(tmp_path, {"n1": {}}, check=True)
 
     assert result["changed"]
@@ -50,8 +50,8 @@ def test_check_mode_writes_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "slurm.conf").exists()
 
 
-def test_a_node_is_described_as_it_is(tmp_path: Path) -> None:
-    """Size, address and GPUs go into its line; the device files into gres.conf, alike nodes in one line."""
+def test_node_line_describes_the_node(tmp_path: Path) -> None:
+    """slurm.conf has size, address and GPUs; gres.conf has the device files, one line for equal nodes."""
     make(tmp_path, {"n1": {"hostname": "gpu-a"}, "n2": {"address": "n2"}})
     first, second = words_of(read(tmp_path), "NodeName")
 
@@ -61,16 +61,16 @@ def test_a_node_is_described_as_it_is(tmp_path: Path) -> None:
     assert "NodeName=n[1-2] Name=gpu Type=h200 File=/dev/nvidia[0-7]\n" in read(tmp_path, "gres.conf")
 
 
-def test_a_missing_device_file_is_not_named(tmp_path: Path) -> None:
-    """A slurmd waits for a file that gres.conf names; the line in slurm.conf still says how many GPUs there should be."""
+def test_missing_device_file_is_omitted(tmp_path: Path) -> None:
+    """Daemon slurmd waits for the files in gres.conf. In slurm.conf the number of GPUs stays."""
     make(tmp_path, {"n1": {"gpu_files": []}})
 
     assert not (tmp_path / "gres.conf").exists()
     assert words_of(read(tmp_path), "NodeName")[0]["Gres"] == "gpu:h200:8"
 
 
-def test_a_job_is_told_its_gpus_in_its_vendors_variables_only(tmp_path: Path) -> None:
-    """HIP counts CUDA_VISIBLE_DEVICES among what ROCR_VISIBLE_DEVICES left; a vendor that nobody knows gets Slurm's own choice."""
+def test_job_gets_gpu_variables_of_its_vendor_only(tmp_path: Path) -> None:
+    """HIP counts CUDA_VISIBLE_DEVICES relative to ROCR_VISIBLE_DEVICES. Unknown vendors use Slurm's default."""
     files = ["/dev/dri/renderD128"]
     amd, nvidia, other = ({"gpu_type": kind, "gpu_count": 1, "gpu_files": files} for kind in ("mi300x", "h200", "odd"))
     make(tmp_path, {"n1": {**amd, "gpu_vendor": "amd"}, "n2": {**nvidia, "gpu_vendor": "nvidia"}, "n3": other})
@@ -82,8 +82,8 @@ def test_a_job_is_told_its_gpus_in_its_vendors_variables_only(tmp_path: Path) ->
     ]
 
 
-def test_the_weakest_node_decides_how_processes_are_kept_together(tmp_path: Path) -> None:
-    """Control groups where every node has them, and memory is dealt out only then."""
+def test_process_tracking_uses_the_weakest_node(tmp_path: Path) -> None:
+    """Control groups are used if every node has them; only then memory is limited."""
     make(tmp_path, {"n1": {}, "n2": {}})
     able = conf_values(read(tmp_path))
     groups = read(tmp_path, "cgroup.conf")
@@ -101,7 +101,7 @@ def test_the_weakest_node_decides_how_processes_are_kept_together(tmp_path: Path
 
 
 BIG: dict[str, Any] = {"cpus": 256, "sockets": 2, "cores_per_socket": 64, "threads_per_core": 2, "memory_mib": 2_048_000}
-# 13 CPUs a GPU would be six cores and a half: seven for each of eight jobs, and there are 52.
+# 13 CPUs a GPU are six and a half cores. Seven cores for each of eight jobs exceed the 52 cores.
 ODD: dict[str, Any] = {"cpus": 104, "sockets": 2, "cores_per_socket": 26, "threads_per_core": 2}
 NO_GPUS: dict[str, Any] = {"gpu_type": "", "gpu_count": 0, "gpu_files": [], "memory_mib": 16000}
 
@@ -116,21 +116,21 @@ NO_GPUS: dict[str, Any] = {"gpu_type": "", "gpu_count": 0, "gpu_files": [], "mem
         ({"n1": BIG, "n2": NO_GPUS}, "32"),
         ({"n1": NO_GPUS}, None),
         ({"n1": {"cpus": 2, "sockets": 1, "cores_per_socket": 2}}, None),
-        ({"n1": {**BIG, "cpus": 128}}, "16"),  # CPUs are cores there
+        ({"n1": {**BIG, "cpus": 128}}, "16"),  # CPUs are cores there.
     ],
 )
-def test_a_job_gets_its_gpus_share_of_the_cpus(tmp_path: Path, nodes: dict[str, dict[str, Any]], share: str | None) -> None:
-    """In whole cores, and as the poorest node with GPUs can give: Slurm's own default is one CPU a task, whatever it has in GPUs."""
+def test_job_gets_a_share_of_cpus_for_each_gpu(tmp_path: Path, nodes: dict[str, dict[str, Any]], share: str | None) -> None:
+    """Whole cores, as many as the poorest GPU node can give. Slurm's default is one CPU a task."""
     make(tmp_path, nodes)
     found = conf_values(read(tmp_path))
 
     assert found.get("DefCpuPerGPU") == share
-    assert "JobDefaults" not in read(tmp_path)  # no key of slurm.conf: slurmctld would not start
+    assert "JobDefaults" not in read(tmp_path)  # Not a key of slurm.conf: slurmctld would not start.
     assert [one.keys() for one in words_of(read(tmp_path), "PartitionName")] == [{"PartitionName", "Nodes", "Default"}]
 
 
-def test_a_partition_whose_nodes_have_more_says_so(tmp_path: Path) -> None:
-    """A small node elsewhere takes nothing from those of a partition of their own; where a site states a share, that counts."""
+def test_partition_with_larger_nodes_has_its_own_share(tmp_path: Path) -> None:
+    """A small node in another partition has no effect. A configured share has priority."""
     both: list[dict[str, Any]] = [{"name": "big", "nodes": "n1", "default": True}, {"name": "all", "nodes": "all"}]
     make(tmp_path, {"n1": BIG, "n2": NO_GPUS, "n3": {}}, partitions=both)
     usual, (big, everything) = conf_values(read(tmp_path)), words_of(read(tmp_path), "PartitionName")
@@ -146,8 +146,8 @@ def test_a_partition_whose_nodes_have_more_says_so(tmp_path: Path) -> None:
     assert ("DefCpuPerGPU" in second, second["DefMemPerCPU"]) == (False, "8000")
 
 
-def test_a_newer_slurm_is_told_that_there_are_no_control_groups(tmp_path: Path) -> None:
-    """From 23.02 on slurmd looks for them even where no plug-in needs any."""
+def test_newer_slurm_disables_missing_control_groups(tmp_path: Path) -> None:
+    """From 23.02 on slurmd requires them even if no plug-in does."""
     make(tmp_path, {"n1": {"cgroup": "", "release": "24.11"}})
 
     assert "CgroupPlugin=disabled" in read(tmp_path, "cgroup.conf")
@@ -163,33 +163,33 @@ def test_a_newer_slurm_is_told_that_there_are_no_control_groups(tmp_path: Path) 
         ({"slurmd_port": 7000}, {"n1": {}}, "restart", True),
     ],
 )
-def test_only_what_must_is_restarted(
+def test_only_required_daemons_restart(
     tmp_path: Path, changes: dict[str, Any], nodes: dict[str, dict[str, Any]], action: str, *, restart_nodes: bool
 ) -> None:
-    """A time or a partition needs no restart, a new node none of the other nodes' slurmd, a port all of them."""
+    """Times and partitions need a reconfigure, a new node a restart of slurmctld, a new port a restart of all."""
     make(tmp_path, {"n1": {}})
     result = make(tmp_path, nodes, **changes)
 
     assert (result["action"], result["restart_nodes"]) == (action, restart_nodes)
 
 
-def test_the_file_names_what_its_readers_must_restart_for(tmp_path: Path) -> None:
-    """A slurmd without Ansible near it compares the digest of its copy with the one that it started with."""
+def test_file_lists_the_digest_for_its_readers(tmp_path: Path) -> None:
+    """Each slurmd compares the digest of its copy with that of its start."""
     result = make(tmp_path, {"n1": {}})
 
     assert f"# primus restart_digest={result['restart_digest']} node_digest={result['node_digest']}\n" in read(tmp_path)
 
 
-def test_a_controller_without_nodes_starts(tmp_path: Path) -> None:
-    """A slurmctld refuses a configuration without any node, and a new cluster may have none yet."""
+def test_controller_without_nodes_starts(tmp_path: Path) -> None:
+    """A slurmctld rejects a configuration without nodes, and a new cluster may have none."""
     make(tmp_path, {})
 
     assert words_of(read(tmp_path), "NodeName") == [{"NodeName": "absent", "State": "FUTURE"}]
     assert words_of(read(tmp_path), "PartitionName") == [{"PartitionName": "main", "Default": "YES"}]
 
 
-def test_a_node_that_was_never_reached_is_left_out(tmp_path: Path) -> None:
-    """So is one whose fragment is torn or another's; each with the reason, and a fragment of no member is not looked at."""
+def test_node_without_a_valid_fragment_is_omitted(tmp_path: Path) -> None:
+    """Missing, damaged and foreign fragments are reported. Fragments of non-members are ignored."""
     fragments = tmp_path / "nodes.d"
     fragments.mkdir()
     for name, text in {"n1": fragment("n1"), "n2": '{"schema"', "n3": fragment("n9"), "gone": fragment("gone")}.items():
@@ -209,8 +209,8 @@ PREEMPTION = [
 
 
 @pytest.mark.parametrize(("qos", "partitions", "by"), PREEMPTION)
-def test_who_gives_way(tmp_path: Path, qos: list[dict[str, Any]], partitions: list[dict[str, Any]], by: str | None) -> None:
-    """By QOS where one names another, else by tiers where there are several, else nobody; what gives way is requeued."""
+def test_preemption_mode(tmp_path: Path, qos: list[dict[str, Any]], partitions: list[dict[str, Any]], by: str | None) -> None:
+    """By QOS if one preempts another, else by several tiers, else off. Preempted jobs are requeued."""
     make(tmp_path, {"n1": {}}, qos=qos, partitions=partitions, accounting=DATABASE)
     found = conf_values(read(tmp_path))
 
@@ -218,8 +218,8 @@ def test_who_gives_way(tmp_path: Path, qos: list[dict[str, Any]], partitions: li
     assert found.get("PreemptMode") == ("REQUEUE" if by else None)
 
 
-def test_accounting_is_enforced_where_users_are_stated(tmp_path: Path) -> None:
-    """The database is named, GPUs are counted, and only stated users bind everybody to an account."""
+def test_accounting_is_enforced_if_users_are_listed(tmp_path: Path) -> None:
+    """The database is configured and GPUs are counted; only listed users make an account mandatory."""
     make(tmp_path, {"n1": {}}, accounting=DATABASE)
     free = conf_values(read(tmp_path))
     make(tmp_path, {"n1": {}}, accounting=DATABASE, users=[{"name": "ada", "accounts": ["team"]}])
@@ -230,8 +230,8 @@ def test_accounting_is_enforced_where_users_are_stated(tmp_path: Path) -> None:
     assert bound["AccountingStorageEnforce"] == "associations,limits,qos"
 
 
-def test_the_sites_own_lines_take_the_place_of_ours(tmp_path: Path) -> None:
-    """Whatever the case of the letters, a key stands once."""
+def test_site_lines_replace_generated_ones(tmp_path: Path) -> None:
+    """Keys are compared case-insensitively; each key occurs once."""
     make(tmp_path, {"n1": {}}, extra={"schedulertype": "sched/builtin", "MaxJobCount": 20000})
     found = conf_values(read(tmp_path))
 
@@ -251,16 +251,16 @@ TOPOLOGIES = [
 
 
 @pytest.mark.parametrize(("places", "lines"), TOPOLOGIES)
-def test_topology_follows_switches_racks_subnets(tmp_path: Path, places: list[dict[str, Any]], lines: list[str]) -> None:
-    """The first of the three that tells nodes apart; switches may hang below switches, and one root holds all."""
+def test_topology_uses_switches_racks_or_subnets(tmp_path: Path, places: list[dict[str, Any]], lines: list[str]) -> None:
+    """The first of them that separates the nodes counts. Switches may be nested below one root."""
     make(tmp_path, {f"n{number}": place for number, place in enumerate(places, start=1)})
 
     assert read(tmp_path, "topology.conf").splitlines()[1:] == [f"SwitchName={line}" for line in lines]
     assert conf_values(read(tmp_path))["TopologyPlugin"] == "topology/tree"
 
 
-def test_one_subnet_tells_nothing(tmp_path: Path) -> None:
-    """Without switches and racks, nodes of one subnet are equally far, and there is no topology."""
+def test_single_subnet_gives_no_topology(tmp_path: Path) -> None:
+    """Without switches and racks, nodes of one subnet have the same distance."""
     make(tmp_path, {"n1": {}, "n2": {}})
 
     assert "TopologyPlugin" not in read(tmp_path)
@@ -268,14 +268,14 @@ def test_one_subnet_tells_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("switches", [("a/l", "b/l"), ("l", "l/m"), ("l/l", "x")])
-def test_switches_that_contradict_each_other_are_refused(tmp_path: Path, switches: tuple[str, str]) -> None:
+def test_conflicting_switches_are_refused(tmp_path: Path, switches: tuple[str, str]) -> None:
     """A leaf below two switches, a switch with nodes and switches, a switch below itself."""
     with pytest.raises(ValueError, match="switch l"):
         make(tmp_path, {"n1": {"switch": switches[0]}, "n2": {"switch": switches[1]}})
 
 
-def test_what_is_wrong_is_told_with_its_fix() -> None:
-    """The module refuses by the judgement of the preflight."""
+def test_errors_have_a_fix() -> None:
+    """The module uses the validation of the preflight."""
     settings = {**SETTINGS, "partitions": [{"name": "main", "nodes": "nosuch"}], "extra": {"NodeName": "n9"}, "qos": [{"name": "high"}]}
     found = config.problems(settings, ["n1"])
 
@@ -283,16 +283,16 @@ def test_what_is_wrong_is_told_with_its_fix() -> None:
     assert all(one["fix"] for one in found)
 
 
-def test_settings_as_shipped_have_nothing_wrong() -> None:
-    """The defaults are fine."""
+def test_default_settings_are_valid() -> None:
+    """The defaults have no findings."""
     assert config.problems(SETTINGS, ["n1"]) == []
 
 
 NEW = {"release": "23.11"}
 
 
-def test_jobs_have_folders_of_their_own_where_control_groups_keep_them_apart(tmp_path: Path) -> None:
-    """Only with control groups, and with a release in which such a job sees what is mounted after its start; the site may do without."""
+def test_private_job_folders_need_control_groups(tmp_path: Path) -> None:
+    """They also need a Slurm release that shows later mounts inside a job. The site may disable them."""
     for changes, node, wanted in (
         ({}, NEW, True),
         ({}, {"release": "22.05"}, False),
@@ -322,10 +322,10 @@ def test_jobs_have_folders_of_their_own_where_control_groups_keep_them_apart(tmp
         ("without", "without", 0, "71", None),
     ],
 )
-def test_folders_of_their_own_come_and_go_when_no_job_is_under_way(
+def test_private_job_folders_change_only_without_running_jobs(
     before: str, after: str, status: int | None, running: str, *, kept: bool | None
 ) -> None:
-    """A job that began without them could start no further step, and the other way round; where nobody answers, jobs may be under way."""
+    """Jobs that started before could start no further step. Without an answer, jobs may be running."""
     answer = sys.modules["ansible.module_utils.slurm_ask"].Answer
     texts = {"": "", "with": f"A=b\n{config.PRIVATE_TMP}", "without": "A=b\n"}
     settings = {"private_tmp": after == "with"}
@@ -334,16 +334,16 @@ def test_folders_of_their_own_come_and_go_when_no_job_is_under_way(
     assert found == (settings if kept is None else {"private_tmp": kept})
 
 
-def test_people_do_not_see_each_others_jobs(tmp_path: Path) -> None:
-    """As stated; an empty list writes no line."""
+def test_private_data_hides_jobs_of_other_users(tmp_path: Path) -> None:
+    """The line follows the setting; an empty list writes none."""
     make(tmp_path, {"n1": {}})
     assert "PrivateData=accounts,jobs\n" in read(tmp_path)
     make(tmp_path, {"n1": {}}, private_data=[])
     assert "PrivateData" not in read(tmp_path)
 
 
-def test_a_real_host_without_control_groups_is_refused() -> None:
-    """A container has what its host gives it; of what an earlier release wrote it is unknown, and not held against a host."""
+def test_host_without_control_groups_is_refused() -> None:
+    """A container depends on its host. Fragments of older releases are unknown and accepted."""
     slurm_nodes = sys.modules["ansible.module_utils.slurm_nodes"]
     nodes = {
         name: slurm_nodes.parse_node(fragment(name, **changes))

@@ -1,4 +1,4 @@
-"""The module `slurm_effects`: what controllers, nodes and jobs show, judged; unknown and skipped are never a pass."""
+"""Module `slurm_effects`: verdicts on controllers, nodes and jobs. Unknown and skipped never count as a pass."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PING = "Slurmctld(primary) at ctl1 is UP\nSlurmctld(backup) at ctl2 is UP\n"
 
 
 def node(name: str, states: str = "IDLE", *, reason: str = "", gpus: str = "gpu:mi300x:8") -> Any:
-    """Return a node as the controllers see it."""
+    """Return a node as the controllers report it."""
     return ask.SeenNode(name, frozenset(states.split("+")), reason, gpus)
 
 
@@ -35,8 +35,8 @@ def lane(name: str, *nodes: str, tier: int = 1, gives_way: bool = True) -> Any:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int | None], None]:
-    """Let every command print this."""
+def answer_all(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int | None], None]:
+    """Give this answer to every command."""
 
     def answer(text: str, status: int | None = 0) -> None:
         monkeypatch.setattr(effects, "call", lambda _words, _limit_s: ask.Answer(status, text))
@@ -45,11 +45,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int | None], None]:
 
 
 @pytest.mark.parametrize(("free_mib", "verdict"), [(5000, "pass"), (256, "pass"), (255, "fail"), (0, "fail")])
-def test_a_full_disk_under_the_state_is_named(
-    free_mib: int, verdict: str, asked: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_full_disk_below_the_state_folder_is_reported(
+    free_mib: int, verdict: str, answer_all: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Too little space fails with the folder, what is free, and what to do."""
-    asked("0\n")
+    """The record has folder, free space and fix."""
+    answer_all("0\n")
     monkeypatch.setattr(effects.os, "statvfs", lambda _folder: SimpleNamespace(f_bavail=free_mib * 256, f_frsize=4096))
     look = effects.Look("ctl1")
 
@@ -60,9 +60,9 @@ def test_a_full_disk_under_the_state_is_named(
     assert found.get("fix", str(tmp_path)).find(str(tmp_path)) >= 0
 
 
-def test_a_state_folder_that_is_not_there_is_unknown(asked: Any, tmp_path: Path) -> None:
-    """A folder that cannot be looked at is neither full nor empty."""
-    asked("0\n")
+def test_missing_state_folder_is_unknown(answer_all: Any, tmp_path: Path) -> None:
+    """An unreadable folder has no known free space."""
+    answer_all("0\n")
     look = effects.Look("ctl1")
 
     effects.look_at_space(look, str(tmp_path / "none"))
@@ -71,9 +71,9 @@ def test_a_state_folder_that_is_not_there_is_unknown(asked: Any, tmp_path: Path)
 
 
 @pytest.mark.parametrize(("pid", "root"), [("4321\n", "/proc/4321/root"), ("0\n", ""), ("", ""), ("no such unit", "")])
-def test_the_state_is_looked_at_where_slurmctld_sees_it(pid: str, root: str, asked: Any) -> None:
-    """Its unit has mounts of its own: what this host has mounted says nothing of them."""
-    asked(pid)
+def test_state_folder_is_read_in_the_mount_namespace_of_slurmctld(pid: str, root: str, answer_all: Any) -> None:
+    """The unit may have other mounts than the host."""
+    answer_all(pid)
 
     assert effects.root_of_slurmctld() == root
 
@@ -83,14 +83,12 @@ def test_the_state_is_looked_at_where_slurmctld_sees_it(pid: str, root: str, ask
     [
         (errno.ENOTCONN, "fail", "restart slurmctld"),
         (errno.ENOENT, "unknown", "apply"),
-        (errno.EACCES, "pass", ""),  # a container's root may not look there: what the host sees counts
+        (errno.EACCES, "pass", ""),  # Root in a container may not look there, so the host's view counts.
         (0, "fail", "restart slurmctld"),
     ],
 )
-def test_a_mount_that_only_slurmctld_still_sees_fails(
-    number: int, verdict: str, fix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The shared file system was mounted anew, and slurmctld holds on to the mount before it: it answers, and saves nothing."""
+def test_stale_mount_of_slurmctld_fails(number: int, verdict: str, fix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a remount, slurmctld still uses the old mount: it answers but saves nothing."""
     root = "/proc/4321/root"
 
     def stat(path: str) -> SimpleNamespace:
@@ -116,18 +114,18 @@ def test_a_mount_that_only_slurmctld_still_sees_fails(
         ("ctl1", "Slurmctld(primary) at ctl1.example.com is UP", "pass", True),
     ],
 )
-def test_each_controller_speaks_for_itself_and_one_for_all(host: str, ping: str, verdict: str, *, leads: bool, asked: Any) -> None:
-    """The first one that is up makes the rest of the look; one that is down fails."""
-    asked(ping)
+def test_each_controller_is_checked_and_one_answers_queries(host: str, ping: str, verdict: str, *, leads: bool, answer_all: Any) -> None:
+    """The first active controller answers the other queries. A stopped one fails."""
+    answer_all(ping)
     look = effects.Look(host)
 
     assert effects.look_at_controllers(look, "controller") is leads
     assert [record["verdict"] for record in look.verdicts] == [verdict]
 
 
-def test_controllers_that_give_no_answer_in_time_are_unknown(asked: Any) -> None:
-    """A time-out is no proof that slurmctld is down."""
-    asked("timed out", None)
+def test_controllers_without_an_answer_are_unknown(answer_all: Any) -> None:
+    """A time-out does not prove that slurmctld is down."""
+    answer_all("timed out", None)
     look = effects.Look("ctl1")
 
     assert effects.look_at_controllers(look, "controller") is False
@@ -139,20 +137,18 @@ def test_controllers_that_give_no_answer_in_time_are_unknown(asked: Any) -> None
     ("ping", "status", "verdict", "goes_on"),
     [(PING, 0, "pass", True), (PING.replace("UP", "DOWN"), 1, "fail", False), ("timed out", None, "unknown", False)],
 )
-def test_a_node_that_is_looked_at_alone_asks_any_controller(
-    ping: str, status: int | None, verdict: str, *, goes_on: bool, asked: Any
-) -> None:
-    """It goes on to itself only where somebody answers; what nobody says is not held against the node."""
-    asked(ping, status)
+def test_single_node_queries_any_controller(ping: str, status: int | None, verdict: str, *, goes_on: bool, answer_all: Any) -> None:
+    """Node checks need an answer. Without one, the node does not fail."""
+    answer_all(ping, status)
     look = effects.Look("n1")
 
     assert effects.look_at_controllers(look, "node") is goes_on
     assert [(one["check"], one["verdict"]) for one in look.verdicts] == [("slurm.answered", verdict)]
 
 
-def test_a_node_knows_its_own_description(asked: Any, tmp_path: Path) -> None:
-    """It is held against the one file that it has, and the other nodes of the cluster are not its business."""
-    asked("NodeName=n1 Gres=gpu:mi300x:8 State=IDLE ThreadsPerCore=1\nNodeName=n2 Gres=(null) State=DOWN ThreadsPerCore=1")
+def test_node_is_compared_with_its_own_description(answer_all: Any, tmp_path: Path) -> None:
+    """It reads its copy of the file; other nodes are ignored."""
+    answer_all("NodeName=n1 Gres=gpu:mi300x:8 State=IDLE ThreadsPerCore=1\nNodeName=n2 Gres=(null) State=DOWN ThreadsPerCore=1")
     (tmp_path / "slurm_node.json").write_text('{"gpu_type": "mi300x", "gpu_count": 8}', encoding="utf-8")
     look = effects.Look("n1")
     found = effects.look_at_nodes(look, ["n1"], tmp_path / "slurm_node.json")
@@ -179,8 +175,8 @@ def test_a_node_knows_its_own_description(asked: Any, tmp_path: Path) -> None:
         ("IDLE+NOT_RESPONDING", "", "fail"),
     ],
 )
-def test_a_node_serves_is_broken_or_was_taken_out(states: str, reason: str, verdict: str) -> None:
-    """Somebody's drain is passed over with the reason; a drain by bad health, and what is down, fails."""
+def test_node_states_map_to_verdicts(states: str, reason: str, verdict: str) -> None:
+    """A manual drain is skipped with its reason. A drain for bad health and a node that is down fail."""
     got = effects.judge_state(node("n1", states, reason=reason))
 
     assert got.verdict == verdict
@@ -198,8 +194,8 @@ def test_a_node_serves_is_broken_or_was_taken_out(states: str, reason: str, verd
         (0, "", True, "skipped"),
     ],
 )
-def test_gpus_are_those_of_the_description(count: int, gpus: str, verdict: str, *, serves: bool, tmp_path: Path) -> None:
-    """Fewer or more than described fails; a node that does not serve shows nothing; one without GPU is passed over."""
+def test_number_of_gpus_must_match(count: int, gpus: str, verdict: str, *, serves: bool, tmp_path: Path) -> None:
+    """More or fewer fail. An inactive node shows none; nodes without GPU are skipped."""
     fragment = tmp_path / "n1.json"
     fragment.write_text(json.dumps({"gpu_type": "mi300x", "gpu_count": count}), encoding="utf-8")
     look = effects.Look("ctl1")
@@ -208,9 +204,9 @@ def test_gpus_are_those_of_the_description(count: int, gpus: str, verdict: str, 
     assert [(record["host"], record["verdict"]) for record in look.verdicts] == [("n1", verdict)]
 
 
-def test_a_member_that_slurm_does_not_know_is_unknown(asked: Any, tmp_path: Path) -> None:
-    """A host that no run has reached is neither good nor bad; it is named with what to do."""
-    asked("NodeName=n1 Gres=(null) State=IDLE ThreadsPerCore=1")
+def test_unknown_member_is_unknown(answer_all: Any, tmp_path: Path) -> None:
+    """No run has reached the host; the record has a fix."""
+    answer_all("NodeName=n1 Gres=(null) State=IDLE ThreadsPerCore=1")
     (tmp_path / "n1.json").write_text('{"gpu_type": "", "gpu_count": 0}', encoding="utf-8")
     look = effects.Look("ctl1")
     effects.look_at_nodes(look, ["n1", "n2"], tmp_path)
@@ -222,8 +218,8 @@ def test_a_member_that_slurm_does_not_know_is_unknown(asked: Any, tmp_path: Path
     ]
 
 
-def test_jobs_take_idle_nodes_with_gpus_of_one_partition() -> None:
-    """Nodes with work or without service are left alone; two alike are better than one."""
+def test_trial_jobs_use_idle_gpu_nodes_of_one_partition() -> None:
+    """Busy and inactive nodes are skipped. Two equal nodes are preferred."""
     nodes = [node("n1", "MIXED"), node("n2", gpus=""), node("n3"), node("n4"), node("n5", "IDLE+DRAIN")]
     small, big = lane("small", "n3"), lane("big", "n1", "n2", "n3", "n4", "n5")
 
@@ -239,10 +235,10 @@ PARTITION = (
 
 
 class Controllers:
-    """Controllers with these partitions, each with what differs from a plain one; srun refuses and says so, and is remembered."""
+    """Controllers with partitions that differ from the default; srun fails, and its calls are recorded."""
 
     def __init__(self, partitions: dict[str, dict[str, str]], config: str = "") -> None:
-        """Keep the answers."""
+        """Store the answers."""
         lines = [PARTITION.format(name=name, nodes=changes.pop("Nodes", "n3,n4")) for name, changes in partitions.items()]
         for number, changes in enumerate(partitions.values()):
             for key, value in changes.items():
@@ -277,8 +273,8 @@ ENFORCE = "AccountingStorageEnforce = associations,limits,qos\n"
         ({"DenyQos": "normal"}, ENFORCE, "refuses the QOS normal"),
     ],
 )
-def test_a_job_goes_where_a_partition_takes_it(changes: dict[str, str], config: str, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other partition gets it; where there is no other, jobs are unknown with the reason, and nothing was submitted."""
+def test_job_uses_a_partition_that_accepts_it(changes: dict[str, str], config: str, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without such a partition, the job checks are unknown with a reason and no job is submitted."""
     both, alone = Controllers({"shut": {**changes}, "main": {}}, config), Controllers({"shut": {**changes}}, config)
     verdicts = []
     for slurm in (both, alone):
@@ -296,8 +292,8 @@ def test_a_job_goes_where_a_partition_takes_it(changes: dict[str, str], config: 
     assert alone.jobs == []
 
 
-def test_a_trial_keeps_to_what_a_partition_allows() -> None:
-    """One node where more are not allowed, a QOS that it takes, and accounts that bind nobody close nothing."""
+def test_trial_job_respects_partition_limits() -> None:
+    """Covers node limits and allowed QOS. Account limits apply only if enforced."""
     slurm = Controllers({"one": {"MaxNodes": "1"}, "special": {"AllowQos": "urgent,big", "AllowAccounts": "team"}})
     one, special = trials.lanes(slurm, bound=False).open
 
@@ -318,16 +314,16 @@ def test_a_trial_keeps_to_what_a_partition_allows() -> None:
         ("slurmstepd: error: execve(): /bin/sh: Permission denied", 2, "fail"),
     ],
 )
-def test_a_job_must_run_on_each_node_with_all_it_should_see(text: str, status: int | None, verdict: str) -> None:
-    """Every GPU and every variable on every node; a job that got no node shows nothing."""
+def test_job_must_run_on_each_node_with_gpus_and_variables(text: str, status: int | None, verdict: str) -> None:
+    """Every node needs all of them. A pending job proves nothing."""
     got = trials.judge_job(ask.Answer(status, text), ["n3", "n4"], 8, "all")
 
     assert got.verdict == verdict
     assert (got.fix == "") == (verdict == "pass")
 
 
-def test_tiers_or_qos_decide_who_gives_way() -> None:
-    """By tier, a partition whose jobs give way and one above it with a node in common; by QOS, the pair that Slurm names."""
+def test_preemption_pair_follows_tiers_or_qos() -> None:
+    """By tier: two partitions with a common node. By QOS: the configured pair."""
     low, high, fixed = lane("low", "n1"), lane("high", "n1", tier=10), lane("fixed", "n1", gives_way=False)
     by_tier = trials.preemption_pair([fixed, low, high], [], "preempt/partition_prio")
     by_qos = trials.preemption_pair([low], [("urgent", "normal"), ("normal", "")], "preempt/qos")
@@ -340,15 +336,15 @@ def test_tiers_or_qos_decide_who_gives_way() -> None:
 
 
 class Queue:
-    """Slurm's queue for the two jobs of the trial: `stages` are the states that each is told to be in, one a question."""
+    """Slurm's queue for the two trial jobs: `stages` are the states of each, one per query."""
 
     def __init__(self, low: Sequence[str], high: Sequence[str]) -> None:
-        """Keep what to answer; the last state is for good."""
+        """Store the answers; the last state repeats."""
         self.stages = {"1": list(low), "2": list(high)}
         self.said: list[str] = []
 
     def then(self, low: Sequence[str], high: Sequence[str]) -> Queue:
-        """Say what a second pair of jobs is told to be in."""
+        """Set the states of a second pair of jobs."""
         self.stages |= {"3": list(low), "4": list(high)}
         return self
 
@@ -374,8 +370,8 @@ class Queue:
         (["RUNNING", "PENDING 1"], ["COMPLETED"], "unknown"),
     ],
 )
-def test_a_job_gives_way_comes_back_and_finishes(low: list[str], high: list[str], verdict: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each way in which it can go wrong has its verdict, and in every one both jobs are gone afterwards."""
+def test_preempted_job_is_requeued_and_finishes(low: list[str], high: list[str], verdict: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each failure has its verdict; both jobs are always removed."""
     monkeypatch.setattr(trials, "START_S", 0.05)
     monkeypatch.setattr(trials, "TRIAL_S", 0.05)
     queue = Queue(low, high)
@@ -392,10 +388,8 @@ def test_a_job_gives_way_comes_back_and_finishes(low: list[str], high: list[str]
         (["RUNNING", "PENDING 1", "FAILED 1"], "unknown", "FAILED"),
     ],
 )
-def test_a_job_that_failed_when_it_came_back_is_tried_once_more(
-    second: list[str], verdict: str, found: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The second pair decides, and what the first one showed is said all the same."""
+def test_failed_requeue_is_tried_once_more(second: list[str], verdict: str, found: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second pair decides; the first result is reported."""
     monkeypatch.setattr(trials, "START_S", 0.05)
     monkeypatch.setattr(trials, "TRIAL_S", 0.05)
     queue = Queue(["RUNNING", "PENDING 1", "FAILED 1"], ["COMPLETED"]).then(second, ["COMPLETED"])
@@ -422,9 +416,9 @@ PrivateData             = {private}
         (("associations", "(null)", "jobs"), [], ["skipped", "skipped", "skipped"]),
     ],
 )
-def test_what_keeps_users_apart_is_told(config: tuple[str, str, str], wanted: list[str], verdicts: list[str], asked: Any) -> None:
-    """What is stated and not in force fails; what this cluster cannot have is skipped, with the reason."""
-    asked(CONFIG.format(enforce=config[0], container=config[1], private=config[2]))
+def test_user_isolation_settings_are_checked(config: tuple[str, str, str], wanted: list[str], verdicts: list[str], answer_all: Any) -> None:
+    """A configured but inactive setting fails; an unsupported one is skipped with a reason."""
+    answer_all(CONFIG.format(enforce=config[0], container=config[1], private=config[2]))
     look = effects.Look("ctl1")
 
     effects.look_at_isolation(look, wanted)

@@ -1,4 +1,4 @@
-"""What the preflight of Slurm refuses under plain Ansible: the judgement of the inventory's rules, and releases that do not mix."""
+"""Preflight of Slurm under plain Ansible: validation of the variables and compatibility of releases."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ filters: Any = load_filters("slurm")
 
 
 def host(system: str = "", **variables: Any) -> dict[str, Any]:
-    """Return a host's variables; `system` is what the role preflight was told, such as `debian 12`."""
+    """Return a host's variables; `system` is its distribution, such as `debian 12`."""
     name, _, version = system.partition(" ")
     answer = {"facts": {"os": {"id": name, "version": version}}, "verdicts": []}
     return {**variables, **({"__preflight_probe": {"stdout": f"banner\n{json.dumps(answer)}\n"}} if system else {})}
@@ -23,12 +23,12 @@ GROUPS = {"slurm_controller": ["ctl1"], "slurm_node": ["n1", "n2"]}
 
 
 def refusals(hostvars: dict[str, Any], **groups: list[str]) -> list[str]:
-    """Return what stands in the way."""
+    """Return the errors."""
     found: list[str] = filters.slurm_refusals({**GROUPS, **groups}, {"ctl1": host(), "n1": host(), "n2": host(), **hostvars})
     return found
 
 
-def test_nothing_stated_is_nothing_wrong() -> None:
+def test_defaults_are_valid() -> None:
     """The defaults make a cluster."""
     assert refusals({}) == []
 
@@ -41,23 +41,23 @@ def test_nothing_stated_is_nothing_wrong() -> None:
         ({"slurm_extra_conf": {"ClusterName": "x"}}, "ClusterName is written by the role. Fix: use the role's own"),
     ],
 )
-def test_broken_values_are_refused(variables: dict[str, Any], words: str) -> None:
-    """As the first controller has them, each with its fix."""
+def test_invalid_values_are_refused(variables: dict[str, Any], words: str) -> None:
+    """Each error has a fix; values of the first controller count."""
     (line,) = refusals({"ctl1": host(**variables)})
 
     assert words in line
 
 
-def test_two_controllers_need_a_state_folder_that_both_share() -> None:
-    """Stated, it is taken; empty, it is refused."""
+def test_two_controllers_need_a_shared_state_folder() -> None:
+    """A configured folder is accepted; an empty one is refused."""
     both = ["ctl1", "ctl2"]
 
     assert "no state folder that both share" in refusals({"ctl2": host()}, slurm_controller=both)[0]
     assert refusals({"ctl1": host(slurm_shared_state_dir="/jfs/slurm"), "ctl2": host()}, slurm_controller=both) == []
 
 
-def test_releases_that_differ_are_refused() -> None:
-    """Debian 12 and 13 carry Slurm 22.05 and 24.11; one host more than three is counted, not named."""
+def test_different_releases_are_refused() -> None:
+    """Debian 12 has Slurm 22.05, Debian 13 has 24.11. The message names three hosts and counts the rest."""
     mixed = {"ctl1": host("debian 12"), "n1": host("debian 13"), "n2": host("debian 12")}
     (line,) = refusals(mixed)
 
@@ -66,19 +66,19 @@ def test_releases_that_differ_are_refused() -> None:
 
 
 @pytest.mark.parametrize("other", ["debian 12", "rocky 9.4", "", "arch 2026"])
-def test_same_or_unknown_releases_are_let_through(other: str) -> None:
-    """Two systems whose packages carry one release go together; a system that is not known is no reason to refuse."""
+def test_equal_or_unknown_releases_are_accepted(other: str) -> None:
+    """Two systems may have the same release. Unknown systems are not refused."""
     assert refusals({"ctl1": host("debian 12"), "n1": host(other)}) == []
 
 
-def test_a_probe_that_says_nothing_is_unknown() -> None:
-    """Noise in place of an answer is no system."""
+def test_invalid_probe_output_is_unknown() -> None:
+    """Noise does not name a system."""
     assert filters.system_of({"stdout": "connection lost"}) == ("", "")
     assert filters.system_of(None) == ("", "")
 
 
-def test_a_wrong_type_is_left_to_the_specs() -> None:
-    """The judgement does not fall over what the role's specs refuse anyway."""
+def test_wrong_type_is_left_to_the_argument_specs() -> None:
+    """The validation does not crash on it."""
     odd: dict[str, Any] = {"slurm_partitions": "main", "slurm_qos": [1], "slurm_users": {"a": 1}, "slurm_accounts": None}
 
     assert refusals({"ctl1": host(**odd, slurm_extra_conf=[])}) == []

@@ -1,4 +1,4 @@
-"""The module `slurm_logins`: whom PAM lets into a node, and what that is judged to be."""
+"""Module `slurm_logins`: verdicts on PAM access to nodes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LETS_IN, REFUSES = logins.PAM_SUCCESS, logins.PAM_PERM_DENIED
 
 
 def controller(text: str, status: int | None = 0) -> Callable[[Sequence[str], float], Any]:
-    """Return a controller that answers this to everything."""
+    """Return a controller with one answer."""
     return lambda _words, _limit_s: ask.Answer(status, text)
 
 
@@ -36,26 +36,26 @@ def controller(text: str, status: int | None = 0) -> Callable[[Sequence[str], fl
         ([], (0, ""), {}, "skipped"),
     ],
 )
-def test_somebody_without_a_job_is_refused_and_root_is_not(
+def test_account_without_a_job_is_refused_and_root_is_not(
     people: list[str], queue: tuple[int | None, str], answers: dict[str, int | None], verdict: str
 ) -> None:
-    """An account that has a job is not asked about: PAM would put the asking process into that job."""
+    """Accounts with jobs are not tested: PAM would move the test process into the job."""
     found = logins.look("n1", people, wanted=True, asker=answers.__getitem__, caller=controller(queue[1], queue[0]))
 
     assert found.verdict == verdict
     assert bool(found.reason) is (verdict != "pass")
 
 
-def test_a_host_that_lets_everybody_in_on_purpose_is_skipped() -> None:
-    """Nothing is asked there."""
+def test_open_host_is_skipped() -> None:
+    """No account is tested there."""
     found = logins.look("n1", ["ada"], wanted=False, asker={}.__getitem__, caller=controller(""))
 
     assert found.verdict == "skipped"
     assert "slurm_pam_adopt" in found.reason
 
 
-def test_pam_that_cannot_be_asked_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A host without libpam, and a PAM that hangs."""
+def test_unavailable_pam_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Covers a missing libpam and a PAM that hangs."""
 
     def fails(_limit_s: float, _call: Any) -> int:
         raise TimeoutError("no answer within 20 s")

@@ -1,4 +1,4 @@
-"""The module `slurm_node_facts`, over a made-up root folder: what a host offers to Slurm."""
+"""Module `slurm_node_facts`: hardware facts for Slurm, read below a fake root folder."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SLURMD_C = "NodeName=n1 CPUs=32 Boards=2 SocketsPerBoard=2 CoresPerSocket=4 Thre
 
 
 def machine(root: Path, answers: dict[str, str] | None = None) -> Any:
-    """Return a host whose root is a folder and whose programs answer as told, and are absent else."""
+    """Return a host with a root folder and canned program output; other programs are missing."""
 
     def run(argv: Sequence[str]) -> str:
         return (answers or {}).get(" ".join(argv), "")
@@ -27,20 +27,20 @@ def machine(root: Path, answers: dict[str, str] | None = None) -> Any:
 
 
 def put(root: Path, path: str, text: str = "") -> None:
-    """Write a file of the made-up host."""
+    """Write a file of the fake host."""
     file = root / path.lstrip("/")
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text)
 
 
 def size(host: Any, **changes: int) -> dict[str, Any]:
-    """Return what is found of the host's size."""
+    """Return the detected size of the host."""
     found: dict[str, Any] = facts.look_at_size(host, **{"cpus": 0, "memory_mib": 0, "kept_back_mib": 2048, **changes})
     return found
 
 
-def test_slurmd_says_how_large_the_host_is(tmp_path: Path) -> None:
-    """What slurmd finds is what it will register with; memory is kept back for the system."""
+def test_size_is_read_from_slurmd(tmp_path: Path) -> None:
+    """A slurmd registers with these values; reserved memory is subtracted."""
     assert size(machine(tmp_path, {"slurmd -C": SLURMD_C})) == {
         "cpus": 32,
         "sockets": 4,
@@ -51,8 +51,8 @@ def test_slurmd_says_how_large_the_host_is(tmp_path: Path) -> None:
     }
 
 
-def test_the_kernel_says_it_where_there_is_no_slurmd_yet(tmp_path: Path) -> None:
-    """Two sockets of one core with two threads."""
+def test_size_is_read_from_the_kernel_without_slurmd(tmp_path: Path) -> None:
+    """Two sockets with one core of two threads each."""
     blocks = [f"processor\t: {cpu}\nphysical id\t: {cpu % 2}\ncore id\t: 0\n" for cpu in range(4)]
     put(tmp_path, "/proc/cpuinfo", "\n".join(blocks))
     put(tmp_path, "/proc/meminfo", "MemTotal:       8388608 kB\n")
@@ -62,8 +62,8 @@ def test_the_kernel_says_it_where_there_is_no_slurmd_yet(tmp_path: Path) -> None
     assert found["memory_mib"] == 8192 - 2048
 
 
-def test_a_stated_size_is_taken_as_it_is(tmp_path: Path) -> None:
-    """And half of one is refused."""
+def test_configured_size_is_used(tmp_path: Path) -> None:
+    """An incomplete one is refused."""
     found = size(machine(tmp_path), cpus=16, memory_mib=4000)
 
     assert (found["cpus"], found["memory_mib"], found["stated_size"]) == (16, 4000, True)
@@ -71,8 +71,8 @@ def test_a_stated_size_is_taken_as_it_is(tmp_path: Path) -> None:
         size(machine(tmp_path), cpus=16)
 
 
-def test_an_unknown_size_is_no_guess(tmp_path: Path) -> None:
-    """Neither slurmd nor the kernel says: an error with its fix."""
+def test_unknown_size_is_an_error(tmp_path: Path) -> None:
+    """Applies without slurmd and kernel data; the error has a fix."""
     with pytest.raises(facts.MissingError, match="Fix:"):
         size(machine(tmp_path))
 
@@ -83,8 +83,8 @@ def gpus(root: Path, *, model: str = "", count: int | None = None, devices: str 
     return found["gpu_type"], found["gpu_count"], found["gpu_files"]
 
 
-def test_stated_gpus_count_before_detected_ones(tmp_path: Path) -> None:
-    """The inventory says what should be there; files are named only where they exist, in the order of their numbers."""
+def test_configured_gpus_precede_detected_ones(tmp_path: Path) -> None:
+    """Only existing device files are listed, in numeric order."""
     put(tmp_path, "/etc/primus/gpu.json", json.dumps({"model": "H100", "count": 4, "vendor": "nvidia"}))
     for number in (0, 1, 2, 10):
         put(tmp_path, f"/dev/nvidia{number}")
@@ -94,8 +94,8 @@ def test_stated_gpus_count_before_detected_ones(tmp_path: Path) -> None:
     assert gpus(tmp_path, model="auto") == ("h100", 4, ["/dev/nvidia0", "/dev/nvidia1", "/dev/nvidia2", "/dev/nvidia10"])
 
 
-def test_render_nodes_of_others_are_no_gpus(tmp_path: Path) -> None:
-    """An AMD host may have a display adapter with a render node of its own."""
+def test_render_nodes_of_other_devices_are_ignored(tmp_path: Path) -> None:
+    """An AMD host may have a display adapter with a render node."""
     for number, vendor in ((128, "0x1a03"), (129, "0x1002"), (130, "0x1002")):
         put(tmp_path, f"/dev/dri/renderD{number}")
         put(tmp_path, f"/sys/class/drm/renderD{number}/device/vendor", f"{vendor}\n")
@@ -103,8 +103,8 @@ def test_render_nodes_of_others_are_no_gpus(tmp_path: Path) -> None:
     assert gpus(tmp_path, model="MI300X", count=2) == ("mi300x", 2, ["/dev/dri/renderD129", "/dev/dri/renderD130"])
 
 
-def test_stated_devices_are_looked_for(tmp_path: Path) -> None:
-    """A range of files: those that are absent, and more than there are GPUs, are not named."""
+def test_configured_devices_must_exist(tmp_path: Path) -> None:
+    """From a range of files, missing and surplus ones are omitted."""
     for number in (1, 3, 4):
         put(tmp_path, f"/dev/fake{number}")
 
@@ -121,10 +121,8 @@ def test_stated_devices_are_looked_for(tmp_path: Path) -> None:
         ({}, "odd", "/dev/fake1", ""),
     ],
 )
-def test_a_vendor_is_detected_or_shows_in_what_the_host_has(
-    detected: dict[str, Any], model: str, devices: str, vendor: str, tmp_path: Path
-) -> None:
-    """What was detected counts, then AMD's names of models, then the files of NVIDIA's driver; else it stays unknown."""
+def test_vendor_is_detected(detected: dict[str, Any], model: str, devices: str, vendor: str, tmp_path: Path) -> None:
+    """From the profile, then AMD model names, then NVIDIA driver files; else it is unknown."""
     put(tmp_path, "/etc/primus/gpu.json", json.dumps(detected))
     for path in ("/dev/nvidia0", "/dev/fake1", "/dev/dri/renderD128"):
         put(tmp_path, path)
@@ -133,27 +131,27 @@ def test_a_vendor_is_detected_or_shows_in_what_the_host_has(
     assert found["gpu_vendor"] == vendor
 
 
-def test_a_host_without_gpus_has_none(tmp_path: Path) -> None:
-    """Nothing stated, nothing detected, or nothing that can be read."""
+def test_host_without_gpus_has_none(tmp_path: Path) -> None:
+    """Nothing is configured, detected or readable."""
     put(tmp_path, "/etc/primus/gpu.json", "{torn")
 
     assert gpus(tmp_path) == ("", 0, [])
 
 
-def test_gpus_of_an_unknown_model_are_no_guess(tmp_path: Path) -> None:
-    """A number alone does not say of what."""
+def test_gpus_without_a_model_are_refused(tmp_path: Path) -> None:
+    """A number alone is not enough."""
     with pytest.raises(facts.MissingError, match="gpu_env_model"):
         gpus(tmp_path, count=8)
 
 
 def cgroups(root: Path) -> tuple[str, str]:
-    """Return the version that slurmd can use and why it can use none."""
+    """Return the usable version and the reason against it."""
     found = facts.look_at_cgroups(machine(root))
     return found["cgroup"], found["cgroup_reason"]
 
 
-def test_control_groups_of_both_versions_are_known(tmp_path: Path) -> None:
-    """Version 2 by its controllers, version 1 by its hierarchies; both need the plug-in of the installed Slurm."""
+def test_both_cgroup_versions_are_detected(tmp_path: Path) -> None:
+    """Version 2 by controllers, version 1 by hierarchies; both need Slurm's plug-in."""
     put(tmp_path, "two/sys/fs/cgroup/cgroup.controllers", "cpuset cpu io memory pids\n")
     put(tmp_path, "two/sys/fs/cgroup/cgroup.subtree_control")
     put(tmp_path, "two/usr/lib/x86_64-linux-gnu/slurm-wlm/cgroup_v2.so")
@@ -165,8 +163,8 @@ def test_control_groups_of_both_versions_are_known(tmp_path: Path) -> None:
     assert cgroups(tmp_path / "one") == ("v1", "")
 
 
-def test_what_is_lacking_is_said(tmp_path: Path) -> None:
-    """A controller that is not delegated, a hierarchy that is not mounted, a plug-in that is not installed."""
+def test_missing_cgroup_feature_is_named(tmp_path: Path) -> None:
+    """A controller that is not delegated, a hierarchy that is not mounted, a missing plug-in."""
     put(tmp_path, "two/sys/fs/cgroup/cgroup.controllers", "pids\n")
     put(tmp_path, "bare/sys/fs/cgroup/cgroup.controllers", "cpuset cpu memory\n")
     put(tmp_path, "bare/sys/fs/cgroup/cgroup.subtree_control")
@@ -177,6 +175,6 @@ def test_what_is_lacking_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("text", "release"), [("slurm-wlm 22.05.8\n", "22.05"), ("slurm 24.11.5", "24.11"), ("", "")])
-def test_the_release_is_the_first_two_numbers(tmp_path: Path, text: str, release: str) -> None:
-    """As the packages of the distributions print it."""
+def test_release_is_the_first_two_numbers(tmp_path: Path, text: str, release: str) -> None:
+    """Covers the version formats of the distributions."""
     assert facts.release_of(machine(tmp_path, {"slurmd -V": text})) == release

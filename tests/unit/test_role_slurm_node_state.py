@@ -1,4 +1,4 @@
-"""The module `slurm_node_state`: draining, waiting and resuming by what the controllers say, never asking the node."""
+"""Module `slurm_node_state`: drains, waits for and resumes nodes through the controllers."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ NODE = "NodeName=n2 CPUTot=16 Gres=gpu:mi300x:8(S:0-1) NodeAddr=10.0.0.2 State={
 
 
 class Slurm:
-    """A cluster of one node: answers as Slurm would, and remembers what it was told to change."""
+    """A cluster of one node that answers as Slurm does and records changes."""
 
     def __init__(self, states: str, reason: str = "", jobs: Sequence[str] = ("",)) -> None:
-        """Keep the node's state and reason; `jobs` are squeue's answers, the last one for good."""
+        """Store state and reason; `jobs` are the answers of squeue, the last one repeats."""
         self.states, self.reason, self.jobs = states, reason, list(jobs)
         self.updates: list[str] = []
 
@@ -41,74 +41,74 @@ class Slurm:
 
 
 def service(slurm: Any, *, check: bool = False) -> Any:
-    """Return the service of n2 on a made-up cluster; waiting takes no time."""
+    """Return the service of n2 on a fake cluster; waiting takes no time."""
     return state.Service("n2", check=check, caller=slurm, wait=lambda _: None)
 
 
-def drained(wait_s: float = 0.05, *, force: bool = False) -> dict[str, Any]:
-    """Return the wish for a drain."""
+def drain_request(wait_s: float = 0.05, *, force: bool = False) -> dict[str, Any]:
+    """Return a drain request."""
     return {"state": "drained", "reason": "primus: removed", "wait_s": wait_s, "force": force}
 
 
-def test_an_idle_node_is_drained_at_once() -> None:
-    """One update with the reason, and no waiting for jobs that are not there."""
+def test_idle_node_is_drained_at_once() -> None:
+    """One update with the reason; no waiting."""
     slurm = Slurm("IDLE")
     one = service(slurm)
-    said = state.bring_about(one, drained())
+    said = state.bring_about(one, drain_request())
 
     assert (said, one.changed, slurm.updates) == ("", True, ["State=DRAIN Reason=primus: removed"])
 
 
-def test_a_drained_node_stays_as_it_is() -> None:
-    """The second run changes nothing, whatever the reason of the first was."""
+def test_drained_node_is_not_changed() -> None:
+    """A second run changes nothing, whatever the reason."""
     slurm = Slurm("IDLE+DRAIN", "primus: removed")
     one = service(slurm)
-    state.bring_about(one, drained())
+    state.bring_about(one, drain_request())
 
     assert (one.changed, slurm.updates) == (False, [])
 
 
-def test_a_node_that_is_ill_leaves_for_good() -> None:
-    """The health check would lift its own drain while the node's last jobs are waited for; a person's reason stays."""
+def test_removal_replaces_a_health_drain() -> None:
+    """The health check would undo its own drain during the wait. A manual reason stays."""
     ill, manned = Slurm("IDLE+DRAIN", "primus: health: disk / is full"), Slurm("IDLE+DRAIN", "new memory on Monday")
-    state.bring_about(service(ill), drained())
-    state.bring_about(service(manned), drained())
+    state.bring_about(service(ill), drain_request())
+    state.bring_about(service(manned), drain_request())
 
     assert ill.updates == ["State=DRAIN Reason=primus: removed"]
     assert manned.updates == []
 
 
-def test_jobs_are_waited_for() -> None:
-    """The drain is done when squeue names no job any more."""
+def test_drain_waits_for_running_jobs() -> None:
+    """It ends when squeue lists no job."""
     slurm = Slurm("MIXED", jobs=["7 (ada)", "7 (ada)", ""])
     one = service(slurm)
-    state.bring_about(one, drained(wait_s=5))
+    state.bring_about(one, drain_request(wait_s=5))
 
     assert slurm.updates == ["State=DRAIN Reason=primus: removed"]
     assert slurm.jobs == [""]
 
 
-def test_jobs_that_stay_are_named_with_both_ways_out() -> None:
-    """Nobody's job is ended without being asked for; the message says whose it is."""
+def test_remaining_jobs_are_reported_with_both_fixes() -> None:
+    """No job is cancelled without a request; the message names the owner."""
     with pytest.raises(state.RefusedError, match=r"still has 1 jobs after 0 s: 7 \(ada\)\. Fix: .*slurm_drain_force"):
-        state.bring_about(service(Slurm("MIXED", jobs=["7 (ada)"])), drained())
+        state.bring_about(service(Slurm("MIXED", jobs=["7 (ada)"])), drain_request())
 
 
-def test_force_sets_the_node_down_only_when_waiting_was_in_vain() -> None:
-    """Down queues its jobs again and needs no word from a dead node; jobs that end in time are not touched."""
+def test_force_sets_the_node_down_after_the_wait() -> None:
+    """Jobs are requeued without an answer of the node. Jobs that end in time finish."""
     stuck, patient = Slurm("MIXED", jobs=["7 (ada)", "7 (ada)", ""]), Slurm("MIXED", jobs=["7 (ada)", ""])
-    state.bring_about(service(stuck), drained(wait_s=0, force=True))
-    state.bring_about(service(patient), drained(wait_s=5, force=True))
+    state.bring_about(service(stuck), drain_request(wait_s=0, force=True))
+    state.bring_about(service(patient), drain_request(wait_s=5, force=True))
 
     assert [words.split()[0] for words in stuck.updates] == ["State=DRAIN", "State=DOWN"]
     assert [words.split()[0] for words in patient.updates] == ["State=DRAIN"]
 
 
-def test_check_mode_changes_and_waits_for_nothing() -> None:
-    """It says that it would change something, and tells Slurm nothing."""
+def test_check_mode_neither_changes_nor_waits() -> None:
+    """It reports a pending change."""
     slurm = Slurm("MIXED", jobs=["7 (ada)"])
     one = service(slurm, check=True)
-    state.bring_about(one, drained(wait_s=60, force=True))
+    state.bring_about(one, drain_request(wait_s=60, force=True))
 
     assert (one.changed, slurm.updates) == (True, [])
 
@@ -123,8 +123,8 @@ def test_check_mode_changes_and_waits_for_nothing() -> None:
         ("IDLE", "", []),
     ],
 )
-def test_only_a_drain_of_our_own_is_lifted(states: str, reason: str, updates: list[str]) -> None:
-    """Another owner's reason stays, a quarantine is not ours to lift, and a node in service needs nothing."""
+def test_only_own_drains_are_resumed(states: str, reason: str, updates: list[str]) -> None:
+    """Drains with other reasons and quarantines stay; active nodes need no change."""
     slurm = Slurm(states, reason)
     said = state.bring_about(service(slurm), {"state": "resumed"})
 
@@ -132,25 +132,25 @@ def test_only_a_drain_of_our_own_is_lifted(states: str, reason: str, updates: li
     assert bool(said) == ("DRAIN" in states and not updates)
 
 
-def test_a_node_that_slurm_does_not_know_is_no_error() -> None:
-    """Neither verb changes anything: a second removal, or a host that never ran jobs."""
+def test_node_unknown_to_slurm_is_accepted() -> None:
+    """Neither verb changes anything. Examples: a repeated removal, a host without jobs."""
 
     def unknown(words: Sequence[str], _limit_s: float) -> Any:
         return ask.Answer(1, f"slurm_load_node error: Node {words[-1]} not found")
 
-    assert state.bring_about(service(unknown), drained()) == "Slurm knows no n2"
+    assert state.bring_about(service(unknown), drain_request()) == "Slurm knows no n2"
     assert state.bring_about(service(unknown), {"state": "resumed"}) == "Slurm knows no n2"
 
 
 @pytest.mark.parametrize("answer", [(1, "Unable to contact slurm controller (connect failure)"), (None, "timed out after 15 seconds")])
-def test_silent_controllers_are_an_error_and_not_an_unknown_node(answer: tuple[int | None, str]) -> None:
-    """That nobody answers says nothing about the node."""
+def test_unreachable_controllers_are_an_error(answer: tuple[int | None, str]) -> None:
+    """The error differs from an unknown node."""
     with pytest.raises(ConnectionError, match=r"contact|timed out"):
-        state.bring_about(service(lambda _words, _limit_s: ask.Answer(*answer)), drained())
+        state.bring_about(service(lambda _words, _limit_s: ask.Answer(*answer)), drain_request())
 
 
-def test_words_of_states_are_read_in_every_spelling() -> None:
-    """A star is a node that does not answer; plus signs join words; reasons keep their blanks and lose Slurm's stamp."""
+def test_state_strings_are_parsed() -> None:
+    """A star means no answer, plus signs join states. Reasons keep blanks and lose Slurm's time stamp."""
     reason = "Reason=two words [root@2026-11-22T01:00:00]"
     lines = [NODE.format(state=word, reason=reason) for word in ("DOWN*", "IDLE+DRAIN", "MIXED+PLANNED")]
     nodes = ask.parse_nodes("\n".join(lines))
@@ -160,8 +160,8 @@ def test_words_of_states_are_read_in_every_spelling() -> None:
 
 
 @pytest.mark.parametrize(("after", "refused"), [("IDLE", False), ("IDLE+DRAIN", True), ("DOWN", True)])
-def test_a_drain_that_the_other_controller_lifts_meanwhile_is_lifted(after: str, *, refused: bool) -> None:
-    """Both see it, one is first, and Slurm refuses the second one; a refusal that leaves the node out of service counts."""
+def test_concurrent_resume_by_another_controller_is_accepted(after: str, *, refused: bool) -> None:
+    """Slurm rejects the second resume. A rejection fails only if the node stays drained."""
 
     class Late(Slurm):
         def __call__(self, words: Sequence[str], limit_s: float) -> Any:

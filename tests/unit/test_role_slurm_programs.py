@@ -1,4 +1,4 @@
-"""The programs that slurmd calls on a node: health, epilog and task prolog, as they lie in the role."""
+"""Programs that slurmd starts on a node: health check, epilog and task prolog."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ DISK = "disk /: 0.1 GiB are free, fewer than 1"
 
 
 def load(path: Path) -> Any:
-    """Import a program; what lies beside it on a node is found as it is there."""
+    """Import a program with its sibling modules, as on a node."""
     if str(FILES.parent / "module_utils") not in sys.path:
         sys.path.append(str(FILES.parent / "module_utils"))
     spec = util.spec_from_file_location(f"slurm_{path.stem}", path)
     if spec is None or spec.loader is None:
         raise ImportError(path)
     module = util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
+    sys.modules[spec.name] = module  # dataclasses look up their module.
     spec.loader.exec_module(module)
     return module
 
@@ -41,10 +41,10 @@ epilog: Any = load(FILES / "epilog.py")
 
 
 class Host:
-    """A node whose gate gives one answer and whose controllers tell one state; what it asks them to change is remembered."""
+    """A node with one health result and one state at the controllers; records updates."""
 
     def __init__(self, gate: tuple[int | None, str], state: str, reason: str = "") -> None:
-        """Keep the answers."""
+        """Store the answers."""
         self.gate, self.state, self.reason = gate, state, reason
         self.updates: list[str] = []
 
@@ -76,10 +76,10 @@ class Host:
         ((None, "timed out"), "IDLE+DRAIN", f"primus: health: {DISK}", []),
     ],
 )
-def test_only_a_fail_drains_and_only_our_own_drain_is_lifted(
+def test_only_failures_drain_and_only_own_drains_are_resumed(
     gate: tuple[int | None, str], state: str, reason: str, updates: list[str], tmp_path: Path
 ) -> None:
-    """Unknown leaves the node as it is; another's reason stays; a changed reason is told."""
+    """Unknown changes nothing, other reasons stay, and a new reason is updated."""
     fragment = tmp_path / "node.json"
     fragment.write_text(json.dumps({"name": "n2"}), encoding="utf-8")
     host = Host(gate, state, reason)
@@ -89,7 +89,7 @@ def test_only_a_fail_drains_and_only_our_own_drain_is_lifted(
 
 
 def in_proc(root: Path, pid: int, *, environ: str = "", cgroup: str = "0::/user.slice", started: int = 5) -> None:
-    """Write a process of this account into a folder that stands for /proc."""
+    """Write a process of this account into a fake /proc."""
     folder = root / str(pid)
     folder.mkdir()
     (folder / "environ").write_text(environ.replace(" ", "\0"))
@@ -97,8 +97,8 @@ def in_proc(root: Path, pid: int, *, environ: str = "", cgroup: str = "0::/user.
     (folder / "stat").write_text(f"{pid} (a (b) c) S {' '.join(['0'] * 18)} {started} 0\n")
 
 
-def test_the_epilog_ends_all_processes_of_an_account_after_its_last_job(tmp_path: Path) -> None:
-    """Whatever a process has made of its environment and session; units of a watcher's job stay."""
+def test_epilog_ends_all_processes_after_the_last_job_of_an_account(tmp_path: Path) -> None:
+    """Environment and session do not matter. Units of watched jobs stay."""
     mark = "SLURM_JOB_ID=71 SLURMD_NODENAME=n2"
     in_proc(tmp_path, 10, environ=mark)
     in_proc(tmp_path, 11)
@@ -111,8 +111,8 @@ def test_the_epilog_ends_all_processes_of_an_account_after_its_last_job(tmp_path
     assert [process.pid for process in epilog.doomed(found, all_of_them=False)] == [10]
 
 
-def test_a_process_in_a_user_namespace_is_its_accounts(tmp_path: Path) -> None:
-    """An account may take other numbers there; those of another account, and a range that begins among the system's, are not its own."""
+def test_process_in_a_user_namespace_belongs_to_its_account(tmp_path: Path) -> None:
+    """Subordinate ids count. Ids of other accounts, and ranges that start at system ids, do not."""
     subuid = tmp_path / "subuid"
     subuid.write_bytes(b"eve:300000:10\nada:165536:65536\nada:0:5\nbroken\nada:x:1\n4101:500000:2\n\xff:1:1\n")
     found = epilog.owned_uids(4101, "ada", subuid)
@@ -128,8 +128,8 @@ def test_a_process_in_a_user_namespace_is_its_accounts(tmp_path: Path) -> None:
         assert epilog.processes(tmp_path / "proc", 4101, "71") == []
 
 
-def test_slurmd_says_whether_another_job_of_the_account_runs(tmp_path: Path) -> None:
-    """Its list names processes and jobs; who owns a process the kernel says. Of a job without one the controller is asked."""
+def test_other_jobs_of_the_account_are_listed_by_slurmd(tmp_path: Path) -> None:
+    """The kernel gives the owner of a listed process. For jobs without one, the controller is queried."""
     in_proc(tmp_path, 10)
     head = "PID      JOBID    STEPID   LOCALID GLOBALID\n"
     mine = os.getuid()
@@ -165,13 +165,13 @@ def test_slurmd_says_whether_another_job_of_the_account_runs(tmp_path: Path) -> 
         ("0::/", False),
     ],
 )
-def test_a_unit_of_the_accounts_own_does_not_save_its_processes(path: str, *, is_foreign: bool) -> None:
-    """Only units below system.slice are root's: `systemd-run --user --unit=primus-job-x` makes one of that name below user.slice."""
+def test_user_unit_does_not_protect_processes(path: str, *, is_foreign: bool) -> None:
+    """Only units below system.slice are root's; users can create units of the same name below user.slice."""
     assert epilog.in_other_unit(f"{path}\n") is is_foreign
 
 
-def test_a_number_that_another_process_has_by_now_gets_no_signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between the look and the signal a process may end and its number be given to another."""
+def test_reused_process_id_gets_no_signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process may end after the listing and its id be reused."""
     sent: list[int] = []
 
     def kill(pid: int, _: int) -> None:
@@ -187,8 +187,8 @@ def test_a_number_that_another_process_has_by_now_gets_no_signal(tmp_path: Path,
     assert sent == [10]
 
 
-def test_what_came_after_the_look_is_not_removed(tmp_path: Path) -> None:
-    """A job that begins while the one before is cleaned up keeps its files; so does another account that has taken a name."""
+def test_newer_entries_are_not_removed(tmp_path: Path) -> None:
+    """A job that starts during the cleanup keeps its files, as do reused names of other accounts."""
     (tmp_path / "old").write_text("")
     found = epilog.files_of([str(tmp_path)], [range(os.getuid(), os.getuid() + 1)])
     (tmp_path / "new").write_text("")
@@ -199,7 +199,7 @@ def test_what_came_after_the_look_is_not_removed(tmp_path: Path) -> None:
 
 
 def test_without_settings_only_marked_processes_are_ended(tmp_path: Path) -> None:
-    """A host to which the settings have not come, or come damaged, is treated as a login host."""
+    """Missing or damaged settings: the host is treated as a login host."""
     path = tmp_path / "settings.json"
     assert epilog.read_settings(path) == epilog.Settings(login=True)
     path.write_bytes(b"\xff{")
@@ -208,8 +208,8 @@ def test_without_settings_only_marked_processes_are_ended(tmp_path: Path) -> Non
     assert epilog.read_settings(path) == epilog.Settings(("ops",))
 
 
-def test_what_control_groups_hold_needs_no_second_look(tmp_path: Path) -> None:
-    """Slurm ends it itself; where its settings cannot be read, the epilog does."""
+def test_control_groups_need_no_second_scan(tmp_path: Path) -> None:
+    """Slurm ends those processes. With unreadable settings, the epilog does."""
     conf = tmp_path / "slurm.conf"
     assert not epilog.is_contained(conf)
     conf.write_text("ProctrackType=proctrack/linuxproc\n")
@@ -218,8 +218,8 @@ def test_what_control_groups_hold_needs_no_second_look(tmp_path: Path) -> None:
     assert epilog.is_contained(conf)
 
 
-def test_a_chain_is_left_alone_where_another_job_of_the_account_has_begun(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What belongs to the new job cannot be told from it."""
+def test_process_chain_stays_if_a_new_job_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes of the new job cannot be distinguished."""
     killed: list[int] = []
     monkeypatch.setattr(epilog, "kill_all_of", killed.append)
     monkeypatch.setattr(epilog.time, "sleep", lambda _: None)

@@ -1,4 +1,4 @@
-"""Host lists and partitions of the role slurm: what is written becomes node names, and node names become what Slurm writes."""
+"""Host lists and partitions of the role slurm: expansion to node names, and compression to Slurm's syntax."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ FLEET = wishes.Fleet(("n1", "n2", "n3", "n10"), {"gpu_node": ["n1", "n2", "n3", 
         ("", []),
     ],
 )
-def test_a_range_means_its_names(text: str, names: list[str]) -> None:
-    """Slurm's ranges and Ansible's, with leading zeros kept."""
+def test_range_is_expanded(text: str, names: list[str]) -> None:
+    """Accepts Slurm's and Ansible's syntax with leading zeros."""
     assert wishes.expand(text) == names
 
 
 @pytest.mark.parametrize("text", ["a[1-", "a[3-1]", "a[x]", "a[]", "a]1[", "a[1][2]", "a[0-99999]"])
-def test_half_a_range_is_refused(text: str) -> None:
-    """What Slurm would read otherwise than it was meant is an error that quotes it."""
+def test_malformed_range_is_refused(text: str) -> None:
+    """The error quotes text that Slurm would interpret differently."""
     with pytest.raises(ValueError, match=r"a"):
         wishes.expand(text)
 
 
 @given(st.lists(st.builds("{}{:0{}d}".format, st.sampled_from(["n", "gpu-", "r1n"]), st.integers(0, 120), st.integers(1, 3)), max_size=30))
-def test_compressed_names_are_the_same_names(names: list[str]) -> None:
-    """No name gets lost or is made up, whatever the widths and the order."""
+def test_compression_keeps_all_names(names: list[str]) -> None:
+    """Covers any width and order."""
     assert sorted(wishes.expand(wishes.compress(names))) == sorted(set(names))
 
 
-def test_neighbours_share_a_bracket() -> None:
-    """n9 and n10 are one range; gpu08 and gpu9 are not written alike."""
+def test_consecutive_names_share_a_bracket() -> None:
+    """n9 and n10 are one range; gpu08 and gpu9 are not."""
     assert wishes.compress(["n10", "n9", "n11"]) == "n[9-11]"
     assert wishes.compress(["gpu08", "gpu09", "gpu9"]) == "gpu9,gpu[08-09]"
 
@@ -62,18 +62,18 @@ def test_neighbours_share_a_bracket() -> None:
         ("empty", ()),
     ],
 )
-def test_a_spare_host_takes_jobs_only_where_it_is_named(wanted: Any, nodes: tuple[str, ...]) -> None:
-    """`all` and groups leave spare hosts out; their own name and the group spare do not."""
+def test_spare_host_needs_an_explicit_partition(wanted: Any, nodes: tuple[str, ...]) -> None:
+    """`all` and groups exclude spare hosts; their name and the group spare include them."""
     assert wishes.choose(wanted, FLEET) == wishes.Chosen(nodes)
 
 
-def test_a_name_that_is_none_is_told() -> None:
-    """Neither group nor node: it is handed back."""
+def test_unknown_name_is_returned() -> None:
+    """It is neither a group nor a node."""
     assert wishes.choose("n1,n7,nodes", FLEET) == wishes.Chosen(("n1",), ("n7", "nodes"))
 
 
-def test_spare_hosts_have_a_partition_of_their_own() -> None:
-    """It is made where no partition holds one of them, under the rules of the default one, whose hosts it holds too, and is no default."""
+def test_spare_hosts_get_their_own_partition() -> None:
+    """It copies the default partition and its hosts, is not the default, and exists only if no other holds a spare host."""
     main = {"name": "main", "nodes": "nodes", "default": True, "max_time": "1-00:00:00"}
     first = {"name": "debug", "nodes": "n1"}
     own = {"name": "night", "nodes": "n3"}
@@ -84,6 +84,6 @@ def test_spare_hosts_have_a_partition_of_their_own() -> None:
     assert wishes.with_spare([main], wishes.Fleet(("n1",))) == [main]
 
 
-def test_the_watcher_knows_the_partition_by_its_name() -> None:
-    """It imports nothing of a role, so the name stands in two places."""
+def test_watcher_uses_the_same_partition_name() -> None:
+    """The watcher cannot import from the role, so both define the name."""
     assert wishes.SPARE == SPARE_PARTITION

@@ -1,4 +1,4 @@
-"""Templates of roles, rendered by Ansible's own engine (which refuses an undefined variable) and read back by the program they are for."""
+"""Templates of roles, rendered by Ansible with undefined variables as errors, and parsed by the target programs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def templates() -> list[Path]:
 
 
 def trusted(value: Any) -> Any:
-    """Mark every string as a template, as Ansible does with what it loads from a role."""
+    """Mark every string as a template, as Ansible does for roles."""
     if isinstance(value, dict):
         return {key: trusted(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -38,7 +38,7 @@ def trusted(value: Any) -> Any:
 
 
 def render(role: str, name: str, system: str = "Debian", **variables: Any) -> str:
-    """Render a template with the role's defaults and vars, facts of a system, and what a test adds."""
+    """Render a template with defaults and vars of the role, facts of a system, and extra variables."""
     folder = content.roles_dir() / role
     known: dict[str, Any] = {"ansible_managed": "Ansible managed", "ansible_facts": FACTS[system], "inventory_hostname": "n1", "groups": {}}
     for part in ("defaults", "vars"):
@@ -52,15 +52,15 @@ def render(role: str, name: str, system: str = "Debian", **variables: Any) -> st
 
 
 @pytest.mark.parametrize("path", templates(), ids=lambda path: f"{path.parts[-3]}/{path.name}")
-def test_a_template_says_who_wrote_the_file(path: Path) -> None:
-    """Every file that a role writes whole begins with Ansible's mark; a part of a file is put into one that does."""
+def test_complete_files_start_with_the_ansible_mark(path: Path) -> None:
+    """Block templates are inserted into such a file."""
     first = path.read_text(encoding="utf-8").splitlines()[0]
 
     assert "ansible_managed | comment" in first or path.name == "service_hosts.j2"
 
 
-def test_an_undefined_variable_stops_the_rendering() -> None:
-    """What these tests stand on: a template that names what nobody defines fails."""
+def test_undefined_variable_stops_the_rendering() -> None:
+    """The other tests depend on this."""
     with pytest.raises(AnsibleUndefinedVariable, match="__baseline_service_hosts"):
         render("baseline", "hosts.j2", ansible_host="10.0.0.1")
 
@@ -72,8 +72,8 @@ def test_an_undefined_variable_stops_the_rendering() -> None:
         ("Ubuntu", ["noble noble-updates", "noble-security"], "main restricted universe multiverse", "ubuntu-archive-keyring"),
     ],
 )
-def test_a_mirror_replaces_the_distributions_sources(system: str, suites: list[str], components: str, keyring: str) -> None:
-    """Two stanzas in deb822 form: the archive and its security part, from their own mirrors, with the distribution's keys."""
+def test_mirror_replaces_the_distribution_sources(system: str, suites: list[str], components: str, keyring: str) -> None:
+    """Two deb822 stanzas for archive and security mirrors, with the distribution's keys."""
     urls = {"baseline_apt_mirror_url": "http://mirror/a", "baseline_apt_security_mirror_url": "http://mirror/s"}
     text = render("baseline", "distribution.sources.j2", system, **urls)
     lines = [line for line in text.splitlines() if not line.startswith("#")]
@@ -86,8 +86,8 @@ def test_a_mirror_replaces_the_distributions_sources(system: str, suites: list[s
 
 
 @pytest.mark.parametrize("system", FACTS)
-def test_chrony_follows_the_stated_servers_or_the_pool(system: str) -> None:
-    """Stated servers replace the distribution's pool."""
+def test_chrony_uses_configured_servers_or_the_pool(system: str) -> None:
+    """Configured servers replace the pool."""
     pool = render("baseline", "chrony.conf.j2", system)
     own = render("baseline", "chrony.conf.j2", system, baseline_ntp_servers=["10.0.0.1", "10.0.0.2"])
 
@@ -103,8 +103,8 @@ def hosts_lines(**variables: Any) -> list[str]:
     return [line for line in text.splitlines() if line and not line.startswith("#")]
 
 
-def test_the_hosts_block_names_this_host_and_the_service_hosts() -> None:
-    """`ip` wins over `ansible_host`; hosts of other groups, loopback addresses and names are left out; nobody twice."""
+def test_hosts_block_contains_this_host_and_service_hosts() -> None:
+    """`ip` precedes `ansible_host`. Other groups, loopback addresses and names are omitted; no duplicates."""
     hostvars = {
         "cp1": {"ip": "10.0.0.1", "ansible_host": "203.0.113.1"},
         "cp2": {"ansible_host": "fd00::2"},
@@ -123,8 +123,8 @@ def test_the_hosts_block_names_this_host_and_the_service_hosts() -> None:
     assert all(ipaddress.ip_address(line.split()[0]) for line in worker)
 
 
-def test_proxies_reach_logins_without_the_local_machine() -> None:
-    """Both spellings are there, since programs read one or the other, and the machine itself is never asked through a proxy."""
+def test_login_shells_get_proxies_without_the_local_machine() -> None:
+    """Programs read upper or lower case names. Local addresses bypass the proxy."""
     text = render("baseline", "environment.j2", baseline_https_proxy_url="http://proxy:3128", baseline_no_proxy=[".example.com"])
     pairs = dict(line.split("=", 1) for line in text.splitlines() if not line.startswith("#"))
 
