@@ -1,7 +1,7 @@
-"""What one new node costs the controller, by the size of the cluster that it joins: processor time of the whole process tree.
+"""Measures the controller's processor time for `node add`, by the size of the cluster.
 
-Three parts: a real `node add` on the lab's hosts, GPU groups alone; without a host, with Slurm's and the shared file system's groups,
-what comes before the first contact; and what Slurm's controllers are made to do for one node, which is where the whole fleet is named.
+One test adds a GPU node to the lab. The other measures the parts of `node add` that depend on the fleet's size, without a node:
+everything before the first connection, and the configuration of Slurm's controllers.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ pytestmark = [pytest.mark.perf, pytest.mark.timeout(3600)]
 
 SIZES = (10, 100, 1_000)
 ROUNDS = 3
-MOST = 1.2
-MOST_GROWTH_S = 3.0
+MAX_RATIO = 1.2
+MAX_GROWTH_S = 3.0
 NEW = "node3"
 
 
 def _hosts_yaml(lab: RunningLab, count: int) -> str:
-    """A cluster of this many hosts, each on a line of its own; only those of the lab exist."""
+    """Return a cluster of this many hosts, of which only those of the lab exist."""
     numbers = range(1, count)
     fleet = [
         f"gpu{number:04}: {{ansible_host: 10.99.{number // 250}.{number % 250 + 1}, site_rack: r{number // 16}}}" for number in numbers
@@ -68,7 +68,7 @@ def _cpu_s() -> float:
 
 
 def _add(lab: RunningLab, folder: Path, count: int) -> float:
-    """Add the node to a cluster of that size; return the processor seconds that it took."""
+    """Add the node to a cluster of this size; return the processor seconds."""
     (folder / "hosts.yaml").write_text(_hosts_yaml(lab, count), encoding="utf-8")
     before = _cpu_s()
     done = run_cli("node", "add", str(folder), NEW, "--host", lab.address(NEW), "--groups", "gpu_node", "--yes")
@@ -77,23 +77,23 @@ def _add(lab: RunningLab, folder: Path, count: int) -> float:
 
 
 @pytest.mark.lab
-def test_one_node_costs_the_same_in_a_cluster_of_any_size(lab: RunningLab, tmp_path: Path) -> None:
-    """A cluster of 1,000 hosts costs at most 1.2 times what one of 10 costs; sizes in turn, medians of three."""
+def test_node_add_is_independent_of_the_cluster_size(lab: RunningLab, tmp_path: Path) -> None:
+    """With 1,000 hosts it takes at most 1.2 times as long as with 10 hosts; medians of three, sizes alternate."""
     folders = {count: tmp_path / str(count) for count in SIZES}
     for folder in folders.values():
         folder.mkdir()
-    _add(lab, folders[SIZES[0]], SIZES[0])  # brings the node itself to its end state
+    _add(lab, folders[SIZES[0]], SIZES[0])  # installs the node
     rounds = [{count: _add(lab, folder, count) for count, folder in folders.items()} for _ in range(ROUNDS)]
 
-    costs = {count: statistics.median(one[count] for one in rounds) for count in SIZES}
+    costs = {count: statistics.median(measured[count] for measured in rounds) for count in SIZES}
     print(f"\nnode add, processor seconds of the controller, median of {ROUNDS}")
     for count, cost in costs.items():
         print(f"  {count:>6,} hosts  {cost:6.2f} s  {cost / costs[SIZES[0]]:5.2f}x")
-    assert costs[SIZES[-1]] <= MOST * costs[SIZES[0]]
+    assert costs[SIZES[-1]] <= MAX_RATIO * costs[SIZES[0]]
 
 
 def _slurm_yaml(count: int, folder: Path) -> str:
-    """A Slurm cluster of this many nodes that mount the shared file system; its controller is this machine, the others are nobody."""
+    """Return a Slurm cluster with the shared file system. Its controller is this machine; the other hosts do not exist."""
     names = [f"gpu{number:04}" for number in range(1, count)]
     hosts = [
         f"{name}: {{ansible_host: 10.99.{number // 250}.{number % 250 + 1}, slurm_switch: leaf{number // 16}}}"
@@ -113,8 +113,8 @@ def _slurm_yaml(count: int, folder: Path) -> str:
     return "\n".join(lines)
 
 
-def _before_contact(folder: Path) -> None:
-    """Read, edit, judge and plan; without a terminal the verb ends where it would ask."""
+def _before_connection(folder: Path) -> None:
+    """Run `node add` without a terminal: it reads, edits, validates and plans, and stops at the confirmation."""
     argv = [sys.executable, "-m", "primus_bootstrap", "node", "add", str(folder), "gpu9999", "--host", "10.99.200.9"]
     argv += ["--groups", "gpu_node,juicefs_client"]
     done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300, check=False)
@@ -122,8 +122,8 @@ def _before_contact(folder: Path) -> None:
     assert "gpu9999: {ansible_host: 10.99.200.9}" in done.stderr
 
 
-def _controllers_part(folder: Path, *words: str) -> str:
-    """Make slurm.conf of the fleet, in check mode on this machine, with Slurm's folders moved here: an Ansible run of its own."""
+def _controller_configuration(folder: Path, *words: str) -> str:
+    """Write slurm.conf of the fleet in check mode on this machine, with Ansible and local folders."""
     argv = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(folder / "hosts.yaml")]
     argv += [str(content.playbooks_dir() / "slurm/reconfigure.yml"), "--check", "-e", "node=gpu0001", *words]
     argv += ["-e", f"_slurm_fragments_dir={folder}/nodes.d", "-e", f"_slurm_config_dir={folder}"]
@@ -133,32 +133,32 @@ def _controllers_part(folder: Path, *words: str) -> str:
     return done.stdout
 
 
-def _measured(part: Callable[..., object], folder: Path) -> float:
+def _part_cpu_s(part: Callable[..., object], folder: Path) -> float:
     before = _cpu_s()
     part(folder)
     return _cpu_s() - before
 
 
-def test_what_grows_with_the_fleet_is_small(tmp_path: Path) -> None:
-    """With Slurm and the shared file system: the parts that name the whole fleet grow by at most three seconds up to 1,000 hosts.
+def test_the_cost_that_grows_with_the_fleet_is_small(tmp_path: Path) -> None:
+    """With Slurm and the shared file system, these parts grow by at most three seconds from 10 to 1,000 hosts.
 
-    Linear in the fleet are reading, editing and judging hosts.yaml, Ansible's own reading of it, and slurm.conf, which is made on
-    this machine here and on Slurm's controller in a real run. The phases on the new node come on top, the same in every cluster.
+    hosts.yaml and slurm.conf are linear in the fleet. The test writes slurm.conf on this machine, a real run on Slurm's controller.
+    The phases on the new node are not included; they do not depend on the size.
     """
     folders = {count: tmp_path / str(count) for count in SIZES}
     for count, folder in folders.items():
         folder.mkdir()
         (folder / "hosts.yaml").write_text(_slurm_yaml(count, folder), encoding="utf-8")
     parts: dict[str, Callable[..., object]] = {
-        "before the first contact": _before_contact,
-        "the controllers' configuration": _controllers_part,
+        "before the first connection": _before_connection,
+        "configuration of controllers": _controller_configuration,
     }
-    rounds = [{(name, count): _measured(part, folders[count]) for name, part in parts.items() for count in SIZES} for _ in range(ROUNDS)]
-    costs = {key: statistics.median(one[key] for one in rounds) for key in rounds[0]}
+    rounds = [{(name, count): _part_cpu_s(part, folders[count]) for name, part in parts.items() for count in SIZES} for _ in range(ROUNDS)]
+    costs = {key: statistics.median(measured[key] for measured in rounds) for key in rounds[0]}
     growth_s = sum(costs[name, SIZES[-1]] - costs[name, SIZES[0]] for name in parts)
 
     print(f"\nnode add with Slurm, processor seconds of the controller, median of {ROUNDS}")
     for (name, count), cost in costs.items():
         print(f"  {name:<32} {count:>6,} hosts  {cost:6.2f} s  {cost - costs[name, SIZES[0]]:+6.2f} s")
-    assert _controllers_part(folders[SIZES[-1]], "--diff").count("State=UNKNOWN") == SIZES[-1] - 1
-    assert growth_s <= MOST_GROWTH_S
+    assert _controller_configuration(folders[SIZES[-1]], "--diff").count("State=UNKNOWN") == SIZES[-1] - 1
+    assert growth_s <= MAX_GROWTH_S

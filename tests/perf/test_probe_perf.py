@@ -1,4 +1,4 @@
-"""What a probe costs the controller: 200 loopback hosts, beside OpenSSH doing the same in the same run."""
+"""Measures the controller's processor time for a probe of 200 loopback hosts, and compares it with OpenSSH."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ LIMIT_MS = 15.0
 
 @dataclass(frozen=True)
 class Cost:
-    """What one fan-out took."""
+    """Processor and wall-clock time of a fan-out."""
 
     cpu_s: float
     wall_s: float
 
 
 def measure(act: Callable[[], int], hosts: int) -> Cost:
-    """Run a fan-out that must reach all hosts; count the processor time of this process and of all that it waited for."""
+    """Run a fan-out that must reach all hosts; return the times of this process and its children."""
 
     def cpu() -> float:
         return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
@@ -49,7 +49,7 @@ def measure(act: Callable[[], int], hosts: int) -> Cost:
 
 
 def by_openssh(targets: Sequence[Target], known_hosts: str) -> int:
-    """Send the same script with one ssh a host, 20 at once, as Ansible's forks would."""
+    """Send the same script with one ssh per host, 20 at once, like Ansible's forks."""
 
     def one(target: Target) -> bool:
         options = ["-F", "none", "-o", "BatchMode=yes", "-o", f"UserKnownHostsFile={known_hosts}", "-o", "StrictHostKeyChecking=yes"]
@@ -60,14 +60,14 @@ def by_openssh(targets: Sequence[Target], known_hosts: str) -> int:
         return sum(pool.map(one, targets))
 
 
-def test_a_probe_costs_at_most_15_ms_a_host(sshd: LoopbackSshd, capsys: pytest.CaptureFixture[str]) -> None:
-    """Start-up included, the controller's processor time a host stays below the limit, and below OpenSSH's."""
+def test_a_probe_takes_at_most_15_ms_per_host(sshd: LoopbackSshd, capsys: pytest.CaptureFixture[str]) -> None:
+    """Including start-up, the processor time per host is below the limit and below OpenSSH's."""
     addresses = [f"127.0.{number // 100}.{number % 100 + 1}" for number in range(HOSTS)]
     targets = [sshd.target(f"host{number:03}", address) for number, address in enumerate(addresses)]
     file = sshd.known_hosts(*addresses)
 
-    def by_fleet(some: Sequence[Target]) -> Callable[[], int]:
-        return lambda: sum(one.facts is not None for one in probe_all(some, known_hosts=Path(file), timeout_s=120))
+    def by_fleet(selected: Sequence[Target]) -> Callable[[], int]:
+        return lambda: sum(one.facts is not None for one in probe_all(selected, known_hosts=Path(file), timeout_s=120))
 
     start = measure(by_fleet(targets[:1]), 1)
     fleet = measure(by_fleet(targets), HOSTS)
