@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Measure this project on one GPU: detection, tests, training, benchmarks, a trace, failures on purpose, and torchtitan beside it.
+"""Measure this project on one GPU: detection, tests, training, benchmarks, traces, injected failures, and torchtitan for comparison.
 
     python tools/gpu_measure.py --out FOLDER [--parts detect,train/1b*] [--limit-s 3600] [--list] [--tiny]
 
-Run it with the Python that has torch. It writes FOLDER/measurements.json after every step: a run that is stopped keeps what it has.
-Each step is a process of its own with a time limit. If one fails, its last lines are kept, and the next one starts.
-Steps run in the order of `--parts`. torchtitan is left to fail where it is not installed.
-`--tiny` trains small models, also on a processor: it shows whether the steps work, and its figures mean nothing.
-Exit codes: 0 every step did what it should, 1 one did not, 2 the words are wrong.
+Run it with a Python that has torch. It writes FOLDER/measurements.json after every step, so an interrupted run keeps its results.
+Each step is a process with a time limit. If a step fails, the file contains the end of its output, and the next step starts.
+Steps run in the order of `--parts`. The torchtitan steps fail if it is not installed.
+`--tiny` trains small models, also on a CPU, to test the steps; its figures mean nothing.
+Exit codes: 0 every step succeeded, 1 a step failed, 2 the arguments are wrong.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[1]
 SCHEMA = "primus.gpu-measurements/1"
 _TAIL_LINES, _OUTPUT_LINES = 60, 250
-_TAIL_LETTERS = 400  # of a line
-_TO_START_S = 10.0  # a step is not begun where less time is left
+_LINE_CHARS = 400
+_MIN_TIME_LEFT_S = 10.0  # needed to start a step
 _PRIMUS = (sys.executable, "-m", "primus_bootstrap.launch")
 _PROBE = (sys.executable, str(ROOT / "tools" / "gpu_probe.py"))
 _DIRECT = (*_PRIMUS, "direct", "--python", sys.executable)
-# Without the fixtures of the whole suite, which need more than torch.
+# --noconftest: the fixtures of the whole suite need more packages.
 _PYTEST = (sys.executable, "-m", "pytest", str(ROOT / "tests/gpu"), "-q", "--noconftest", "-p", "no:cacheprovider", "-W", "default")
-# A model that a processor trains in a second: for trying the steps.
+# A CPU trains this model in a second.
 _TINY = (
     "model.layers=2",
     "model.width=64",
@@ -51,20 +51,20 @@ _TINY = (
 )
 _NO_CHECKPOINT = ("checkpoint.every_steps=0", "checkpoint.at_end=false", "checkpoint.resume=never")
 _WARMUP_STEPS, _STEPS = 3, 9
-# What the checks of GPUs read besides nvidia-smi's XML.
-_RAW = """for device in /sys/bus/pci/devices/*; do
+# Files and commands that the GPU checks read in addition to nvidia-smi's XML.
+_RAW_DATA = """for device in /sys/bus/pci/devices/*; do
   case $(cat $device/class) in 0x03*|0x12*|0x0680*)
     for file in vendor device class numa_node current_link_speed current_link_width max_link_speed max_link_width; do
       echo "$device/$file $(cat $device/$file 2>&1)"; done; readlink $device/driver;; esac; done
 cat /proc/driver/nvidia/gpus/*/information /sys/module/nvidia/version
 nvidia-smi nvlink --status | head -30
 ls -l /dev/nvidia*; nproc; uname -a; ls /sys/devices/system/node"""
-_KEPT_FILES = ("trace.json.gz", "nvidia-smi.xml")
+_RESULT_FILES = ("trace.json.gz", "nvidia-smi.xml")
 
 
 @dataclass(frozen=True)
 class Step:
-    """One process. `expected` is the exit code of success, None where any will do; `read` returns figures from its folder."""
+    """A process. `expected` is the exit code of success (None: any); `read` returns figures from its folder."""
 
     name: str
     command: tuple[str, ...]
@@ -77,7 +77,7 @@ class Step:
 
 @dataclass
 class Entry:
-    """What a step left. `outcome` is done, failed, timed out, stopped or left out."""
+    """The result of a step. `outcome` is done, failed, timed out, stopped or left out."""
 
     name: str
     outcome: str
@@ -88,13 +88,13 @@ class Entry:
     tail: list[str] = field(default_factory=list)
 
 
-def main(words: Sequence[str] | None = None) -> int:
-    """Run the steps that are asked for; return the exit code."""
-    options = _parser().parse_args(words)
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the selected steps; return the exit code."""
+    options = _parser().parse_args(arguments)
     work = Path(options.work or tempfile.mkdtemp(prefix="gpu-measure-"))
-    steps = wanted(all_steps(work, tiny=options.tiny), options.parts.split(","))
+    steps = select_steps(all_steps(work, tiny=options.tiny), options.parts.split(","))
     if not steps:
-        sys.stderr.write(f"gpu_measure: no step matches {options.parts}\n  fix: see --list\n")
+        sys.stderr.write(f"gpu_measure: no step matches {options.parts}\n  fix: choose steps from python tools/gpu_measure.py --list\n")
         return 2
     if options.list:
         sys.stdout.write("".join(f"{step.name:34} at most {step.limit_s:g} s\n" for step in steps))
@@ -105,7 +105,7 @@ def main(words: Sequence[str] | None = None) -> int:
     end = time.monotonic() + options.limit_s
     for step in steps:
         left_s = end - time.monotonic()
-        entry = _run(step, work, min(step.limit_s, left_s)) if left_s >= _TO_START_S else Entry(step.name, "left out")
+        entry = _run(step, work, min(step.limit_s, left_s)) if left_s >= _MIN_TIME_LEFT_S else Entry(step.name, "left out")
         entries.append(entry)
         _write(options.out, work, entries)
         print(_line(entry), flush=True)
@@ -116,40 +116,48 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="gpu_measure", description="Measure this project on one GPU.")
-    parser.add_argument("--out", type=Path, default=Path("gpu-measurements"), metavar="FOLDER", help="where the results are written")
-    parser.add_argument("--parts", default="*", metavar="GLOB,...", help="steps or parts of them, like train or faults/nan (default: all)")
-    parser.add_argument("--limit-s", type=float, default=3600.0, metavar="S", help="longest that all steps together take (default: 3600)")
-    parser.add_argument("--work", default="", metavar="FOLDER", help="where runs are kept (default: a new folder for temporary files)")
-    parser.add_argument("--list", action="store_true", help="print the steps and run none")
-    parser.add_argument("--tiny", action="store_true", help="train tiny models, also on a processor")
+    parser.add_argument("--out", type=Path, default=Path("gpu-measurements"), metavar="FOLDER", help="folder for the results")
+    parser.add_argument(
+        "--parts", default="*", metavar="GLOB,...", help="steps or groups of steps, for example train or faults/nan (default: all)"
+    )
+    parser.add_argument("--limit-s", type=float, default=3600.0, metavar="S", help="time limit for all steps together (default: 3600)")
+    parser.add_argument("--work", default="", metavar="FOLDER", help="folder for runs (default: a new temporary folder)")
+    parser.add_argument("--list", action="store_true", help="print the steps without running them")
+    parser.add_argument("--tiny", action="store_true", help="train tiny models, also on a CPU")
     return parser
 
 
-def wanted(steps: Sequence[Step], patterns: Sequence[str]) -> list[Step]:
-    """Return the steps whose name or part matches a pattern, in the order of the patterns; a step runs once."""
-    found: dict[str, Step] = {}
+def select_steps(steps: Sequence[Step], patterns: Sequence[str]) -> list[Step]:
+    """Return the steps whose name or group matches a pattern, in the order of the patterns, without duplicates."""
+    selected: dict[str, Step] = {}
     for pattern in patterns:
         for step in steps:
             if fnmatchcase(step.name, pattern) or fnmatchcase(step.name.partition("/")[0], pattern):
-                found.setdefault(step.name, step)
-    return list(found.values())
+                selected.setdefault(step.name, step)
+    return list(selected.values())
 
 
 def all_steps(work: Path, *, tiny: bool) -> list[Step]:
-    """Return every step, the most valuable first."""
-    later = [_train(work, name, words, tiny=tiny) for name, words in _MORE_VARIANTS.items()]
+    """Return every step, the most important first."""
+    later = [_train(work, name, tiny=tiny) for name in _MORE_VARIANTS]
     return [
         *_detect(work),
         Step("tests/gpu", _PYTEST, 240),
-        *(_train(work, name, words, tiny=tiny) for name, words in _FIRST_VARIANTS.items()),
+        *(_train(work, name, tiny=tiny) for name in _FIRST_VARIANTS),
         _probe(work, "bench/standard", "bench", ("--rounds", "2", *(("--tiny",) if tiny else ())), 150),
         *_faults(work, tiny=tiny),
-        _probe(work, "trace/1b", "trace", ("--trace", str(work / "trace.json.gz"), *_words("1b-fsdp", tiny=tiny), *_half(tiny=tiny)), 90),
+        _probe(
+            work,
+            "trace/1b",
+            "trace",
+            ("--trace", str(work / "trace.json.gz"), *_train_arguments("1b-fsdp", tiny=tiny), *_small_batch(tiny=tiny)),
+            90,
+        ),
         *later[:2],
         *_torchtitan(work, tiny=tiny),
         *later[2:5],
         *_memory(work, tiny=tiny),
-        _probe(work, "trace/1b-compile", "trace", (*_words("1b-fsdp-compile", tiny=tiny), *_half(tiny=tiny)), 90),
+        _probe(work, "trace/1b-compile", "trace", (*_train_arguments("1b-fsdp-compile", tiny=tiny), *_small_batch(tiny=tiny)), 90),
         *later[5:],
     ]
 
@@ -165,10 +173,10 @@ def _detect(work: Path) -> Iterator[Step]:
     yield Step("detect/nvidia-smi", ("nvidia-smi",), 30, keep_output=True)
     yield Step("detect/nvidia-smi-topology", ("nvidia-smi", "topo", "-m"), 30, keep_output=True)
     yield Step("detect/nvidia-smi-xml", ("sh", "-c", f"nvidia-smi -q -x > {work / 'nvidia-smi.xml'}"), 30)
-    yield Step("detect/raw", ("sh", "-c", _RAW), 30, expected=None, keep_output=True)
+    yield Step("detect/raw", ("sh", "-c", _RAW_DATA), 30, expected=None, keep_output=True)
     yield Step("detect/host-env", (*_PRIMUS, "host-env", "--out", out), 30, read=facts, keep_output=True)
     yield Step("detect/env-show", (*_PRIMUS, "env", "show"), 30, keep_output=True)
-    # 4: a check failed or is unknown, which is a finding and no failure of the step.
+    # A failed check (exit code 4) is a result, not a failure of the step.
     yield Step("detect/preflight", (*_PRIMUS, "preflight", "--json"), 60, expected=None, read=_verdicts)
     yield Step("detect/plan", (*_PRIMUS, "--dry-run", *_DIRECT[3:], "--", "train", "pretrain"), 30, keep_output=True)
 
@@ -198,25 +206,25 @@ _MORE_VARIANTS: dict[str, tuple[str, ...]] = {
 }
 
 
-def _words(name: str, *, tiny: bool) -> tuple[str, ...]:
-    given = {**_FIRST_VARIANTS, **_MORE_VARIANTS}[name]
+def _train_arguments(name: str, *, tiny: bool) -> tuple[str, ...]:
+    arguments = {**_FIRST_VARIANTS, **_MORE_VARIANTS}[name]
     small = (*_TINY, "train.global_batch=2", "train.micro_batch=1") if tiny else ()
-    return (*given[:2], f"train.steps={_STEPS}", *_NO_CHECKPOINT, *given[2:], *small)
+    return (*arguments[:2], f"train.steps={_STEPS}", *_NO_CHECKPOINT, *arguments[2:], *small)
 
 
-def _half(*, tiny: bool) -> tuple[str, ...]:
-    """Return what makes the steps of a trace small enough to keep."""
+def _small_batch(*, tiny: bool) -> tuple[str, ...]:
+    """Return settings that keep the trace small."""
     return () if tiny else ("train.global_batch=4",)
 
 
-def _train(work: Path, name: str, _given: tuple[str, ...], *, tiny: bool) -> Step:
+def _train(work: Path, name: str, *, tiny: bool) -> Step:
     folder = work / "train" / name
-    words = (*_DIRECT, "--output", str(folder), "--", "train", "pretrain", *_words(name, tiny=tiny))
-    return Step(f"train/{name}", words, 150, read=lambda _: train_figures(folder))
+    command = (*_DIRECT, "--output", str(folder), "--", "train", "pretrain", *_train_arguments(name, tiny=tiny))
+    return Step(f"train/{name}", command, 150, read=lambda _: train_figures(folder))
 
 
 def train_figures(folder: Path) -> dict[str, Any]:
-    """Return what a run of the trainer measured, from its own files."""
+    """Return the measurements of a training run from its files."""
     steps = _json_lines(folder / "steps.jsonl")
     result = (_json_lines(folder / "results.jsonl") or [{}])[-1]
     timed = steps[_WARMUP_STEPS:]
@@ -237,7 +245,7 @@ def train_figures(folder: Path) -> dict[str, Any]:
 
 
 def state_gib(parameters: int) -> float:
-    """Return the memory of weights, gradients and AdamW's two moments in fp32 (GiB): 16 bytes a parameter. Activations come on top."""
+    """Return the memory of weights, gradients and AdamW's two moments in fp32 (GiB): 16 bytes per parameter, without activations."""
     return round(16 * parameters / 2**30, 2)
 
 
@@ -245,17 +253,17 @@ def _json_lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
 
 
-def _probe(work: Path, name: str, what: str, words: tuple[str, ...], limit_s: float) -> Step:
+def _probe(work: Path, name: str, probe: str, arguments: tuple[str, ...], limit_s: float) -> Step:
     path = work / f"{name.replace('/', '-')}.json"
 
     def read(_folder: Path) -> dict[str, Any]:
         return dict(json.loads(path.read_text("utf-8"))) if path.exists() else {}
 
-    return Step(name, (*_PROBE, what, "--json", str(path), *words), limit_s, read=read)
+    return Step(name, (*_PROBE, probe, "--json", str(path), *arguments), limit_s, read=read)
 
 
 def _faults(work: Path, *, tiny: bool) -> Iterator[Step]:
-    """Yield runs that fail on purpose; the exit code and the named cause are the figures."""
+    """Yield runs with injected failures; the figures are the exit code and the diagnosed cause."""
     debug = ("train", "pretrain", "--config", "debug-dense", *_NO_CHECKPOINT)
     too_large = ("model.vocabulary=128256", "train.sequence_length=8192", "train.micro_batch=64", "train.global_batch=64")
     runs: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -268,31 +276,32 @@ def _faults(work: Path, *, tiny: bool) -> Iterator[Step]:
         "gpu-hang": (("--script", str(ROOT / "tools/gpu_probe.py")), ("gpu-hang", "--config", "debug-dense", *_NO_CHECKPOINT)),
     }
     if tiny:
-        del runs["out-of-memory"]  # without a GPU it would fill the memory of the host
-    for name, (flags, words) in runs.items():
+        del runs["out-of-memory"]  # without a GPU it fills the memory of the host
+    for name, (flags, arguments) in runs.items():
         folder = work / "faults" / name
-        command = (*_DIRECT, "--output", str(folder), *flags, "--", *words)
+        command = (*_DIRECT, "--output", str(folder), *flags, "--", *arguments)
         yield Step(f"faults/{name}", command, 60, expected=None, read=lambda _, folder=folder: _failure(folder), keep_output=True)
 
 
 def _failure(folder: Path) -> dict[str, Any]:
     path = folder / "failure.json"
-    found = json.loads(path.read_text("utf-8")) if path.exists() else {}
-    return {"cause": (found.get("cause") or {}).get("name") or (found.get("cause") or {}).get("id"), "failure": found}
+    failure = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    cause = failure.get("cause") or {}
+    return {"cause": cause.get("name") or cause.get("id"), "failure": failure}
 
 
 def _memory(work: Path, *, tiny: bool) -> Iterator[Step]:
     """Yield searches for the largest micro-batch that fits."""
-    for name, words in (("1b", _1B), ("8b-slice", _8B)):
+    for name, variant in (("1b", _1B), ("8b-slice", _8B)):
         for recompute in ("none", "selective", "full"):
             small = (*_TINY, "train.micro_batch=1", "train.global_batch=1") if tiny else ()
             most = ("--most", "4") if tiny else ()
-            given = (*most, *words, f"compute.recompute={recompute}", *small)
-            yield _probe(work, f"memory/{name}-{recompute}", "memory", given, 60)
+            arguments = (*most, *variant, f"compute.recompute={recompute}", *small)
+            yield _probe(work, f"memory/{name}-{recompute}", "memory", arguments, 60)
 
 
 def _torchtitan(work: Path, *, tiny: bool) -> Iterator[Step]:
-    """Yield runs of torchtitan's own trainer with the 1B model, one GPU, the same sequence length and batch as `1b-ddp-none`."""
+    """Yield runs of torchtitan's trainer with the 1B model on one GPU, with the sequence length and batch of `1b-ddp-none`."""
     shape = ("--tiny",) if tiny else ()
     yield _probe(work, "torchtitan/1b-none", "torchtitan", (*shape, "--recompute", "none"), 90)
     yield _probe(work, "torchtitan/1b-none-compile", "torchtitan", (*shape, "--recompute", "none", "--compile"), 120)
@@ -300,7 +309,7 @@ def _torchtitan(work: Path, *, tiny: bool) -> Iterator[Step]:
 
 
 def _run(step: Step, work: Path, limit_s: float) -> Entry:
-    """Run a step in a session of its own; end all of it when its time is over."""
+    """Run a step in its own session; stop the whole session at the time limit."""
     folder = work / "steps" / step.name.replace("/", "-")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -340,7 +349,7 @@ def _run(step: Step, work: Path, limit_s: float) -> Entry:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ask the session of a step to end, and kill what is left."""
+    """Send SIGTERM to the session of a step, then SIGKILL."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(process.pid, number)
@@ -350,7 +359,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _tail(path: Path, lines: int) -> list[str]:
-    return [line[:_TAIL_LETTERS] for line in path.read_text("utf-8", "replace").splitlines()[-lines:]]
+    return [line[:_LINE_CHARS] for line in path.read_text("utf-8", "replace").splitlines()[-lines:]]
 
 
 def _write(out: Path, work: Path, entries: list[Entry]) -> None:
@@ -359,15 +368,15 @@ def _write(out: Path, work: Path, entries: list[Entry]) -> None:
     temporary = out / ".measurements.json"
     temporary.write_text(json.dumps(document, indent=1) + "\n", "utf-8")
     temporary.replace(out / "measurements.json")
-    for name in _KEPT_FILES:
+    for name in _RESULT_FILES:
         if (work / name).exists() and not (out / name).exists():
             shutil.copy2(work / name, out / name)
 
 
 def _line(entry: Entry) -> str:
-    """Return a step as one line for people."""
+    """Return a readable line for a step."""
     figures = entry.figures
-    shown = {
+    values = {
         "tokens/s": figures.get("tokens_per_s"),
         "MFU": figures.get("mfu"),
         "GiB": figures.get("memory_peak_gib"),
@@ -376,10 +385,9 @@ def _line(entry: Entry) -> str:
         "exit": entry.exit_code or None,
         "kernel share": figures.get("busy_share"),
     }
-    known = {key: value for key, value in shown.items() if value is not None}
-    words = "  ".join(f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in known.items())
-    last = f"  {entry.tail[-1][:160]}" if entry.outcome != "done" and entry.tail else ""
-    return f"{entry.name:34} {entry.outcome:9} {entry.seconds:6.1f} s  {words}{last}"
+    texts = (f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in values.items() if value is not None)
+    last_line = f"  {entry.tail[-1][:160]}" if entry.outcome != "done" and entry.tail else ""
+    return f"{entry.name:34} {entry.outcome:9} {entry.seconds:6.1f} s  {'  '.join(texts)}{last_line}"
 
 
 if __name__ == "__main__":

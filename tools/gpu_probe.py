@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""The measuring processes of tools/gpu_measure.py: each word of `PROBES` is one. Needs torch.
+"""The measuring processes of tools/gpu_measure.py. Needs torch.
 
 python tools/gpu_probe.py describe|bench|memory|trace|torchtitan --json FILE [options]
-python tools/gpu_probe.py index-out-of-range|illegal-access|gpu-hang      fail on purpose
+python tools/gpu_probe.py index-out-of-range|illegal-access|gpu-hang      inject a failure
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if not __package__:
-    # Started by path: Python put this folder in front; the root is wanted.
+    # For a program started by path, Python adds its folder instead of the root.
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import torch
@@ -51,11 +51,11 @@ _TRACE_WAIT, _TRACE_WARMUP = 3, 1
 _TRACE_BYTES = 5 * 10**6
 _STEPS = 10
 _WARMUP_STEPS = 3
-_LATER_CYCLES = 10**11  # about a minute of a GPU's clock
+_HANG_CYCLES = 10**11  # about a minute
 
 
-def describe(_words: Sequence[str]) -> dict[str, Any]:
-    """Return what torch says of itself and of the device."""
+def describe(_arguments: Sequence[str]) -> dict[str, Any]:
+    """Return torch's information about its versions and the device."""
     device = choose_device("auto")
     found: dict[str, Any] = {"versions": versions(), "device": device_name(device), "arch_list": torch.cuda.get_arch_list()}
     if device.type == "cuda":
@@ -76,37 +76,37 @@ def describe(_words: Sequence[str]) -> dict[str, Any]:
     return found
 
 
-def bench(words: Sequence[str]) -> dict[str, Any]:
-    """Run the benchmarks of the tier `standard` that one GPU can do, and judge each round by the floors of its model."""
+def bench(arguments: Sequence[str]) -> dict[str, Any]:
+    """Run the benchmarks of the tier `standard` that need one GPU, and compare each round with the floors of its model."""
     parser = argparse.ArgumentParser(prog="bench")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--tiny", action="store_true")
-    options = parser.parse_args(words)
+    options = parser.parse_args(arguments)
     rounds = []
     for number in range(options.rounds):
         folder = Path(f"round-{number + 1}")
         folder.mkdir(exist_ok=True)
         os.environ["RUN_DIR"] = str(folder)
         codes = {name: _one_bench(name, tiny=options.tiny) for name in _BENCHES}
-        rounds.append({"exit_codes": codes, **_judged(folder)})
+        rounds.append({"exit_codes": codes, **_evaluated(folder)})
     return {"rounds": rounds, "spread": _spread([item["series"] for item in rounds])}
 
 
 def _one_bench(name: str, *, tiny: bool) -> int:
     steps = load_policy().tiers["standard"].steps
-    words = next(list(step.arguments()) for step in steps if step.run == name and step.over == "host")
+    arguments = next(list(step.arguments()) for step in steps if step.run == name and step.over == "host")
     small = {"attention": ["--length", "64"], "memory_bandwidth": ["--array-mib", "8"]}.get(name, []) if tiny else []
     started = time.monotonic()
-    code = int(import_module(f"workloads.bench.{name}").main([*words, *small]))
+    code = int(import_module(f"workloads.bench.{name}").main([*arguments, *small]))
     print(f"{name}: exit {code}, {time.monotonic() - started:.1f} s", flush=True)
     gc.collect()
     torch.cuda.empty_cache()
     return code
 
 
-def _judged(folder: Path) -> dict[str, Any]:
-    reading = read_results(folder / "results.jsonl")
-    evaluation = evaluate_results(reading.results, floors=load_floors(), history=make_history([]), others=reading.problems)
+def _evaluated(folder: Path) -> dict[str, Any]:
+    parsed = read_results(folder / "results.jsonl")
+    evaluation = evaluate_results(parsed.results, floors=load_floors(), history=make_history([]), others=parsed.problems)
     floors = {value.key.series.text(): value.floor for value in evaluation.values}
     series = [
         {
@@ -118,7 +118,7 @@ def _judged(folder: Path) -> dict[str, Any]:
             "error": item.error,
             "noise_percent": _noise(item.samples),
         }
-        for item in reading.results
+        for item in parsed.results
     ]
     verdicts = [{"check": item.check, "verdict": item.verdict, "found": item.found, "reason": item.reason} for item in evaluation.verdicts]
     return {"series": series, "verdicts": verdicts, "hosts": dict(evaluation.hosts)}
@@ -130,7 +130,7 @@ def _noise(samples: Sequence[float]) -> float | None:
 
 
 def _spread(rounds: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, float]:
-    """Return by how many percent the rounds' values of a series differ."""
+    """Return by how many percent the values of a series differ between rounds."""
     values: dict[str, list[float]] = defaultdict(list)
     for series in rounds:
         for item in series:
@@ -139,16 +139,16 @@ def _spread(rounds: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, float]:
     return {name: round(100 * (max(found) / min(found) - 1), 3) for name, found in values.items() if len(found) > 1}
 
 
-def memory(words: Sequence[str]) -> dict[str, Any]:
-    """Search the largest micro-batch that fits: one step of each size, until the memory is full."""
+def memory(arguments: Sequence[str]) -> dict[str, Any]:
+    """Find the largest micro-batch that fits: train two steps of each size until the memory is full."""
     parser = argparse.ArgumentParser(prog="memory")
     parser.add_argument("--config", action="append", default=[])
     parser.add_argument("--most", type=int, default=64)
     parser.add_argument("settings", nargs="*")
-    options = parser.parse_args(words)
+    options = parser.parse_args(arguments)
     settings = load_settings(options.config, options.settings)
     torch.set_float32_matmul_precision("high")
-    tried: list[dict[str, Any]] = []
+    attempts: list[dict[str, Any]] = []
     with process_group(device=settings.compute.device, tensor=1, timeout_s=300) as group:
         model = build_model(settings, group)
         optimizer = make_optimizer(model, settings, group.device)
@@ -164,10 +164,10 @@ def memory(words: Sequence[str]) -> dict[str, Any]:
                     synchronise(group.device)
                     seconds.append(time.perf_counter() - started)
             except torch.OutOfMemoryError as error:
-                tried.append({"micro_batch": size, "fits": False, "message": str(error).splitlines()[0][:300]})
+                attempts.append({"micro_batch": size, "fits": False, "message": str(error).splitlines()[0][:300]})
                 break
             tokens = size * settings.train.sequence_length
-            tried.append(
+            attempts.append(
                 {
                     "micro_batch": size,
                     "fits": True,
@@ -179,12 +179,12 @@ def memory(words: Sequence[str]) -> dict[str, Any]:
             if group.device.type == "cuda":
                 torch.cuda.empty_cache()
                 torch.cuda.reset_peak_memory_stats()
-    fitting = [item["micro_batch"] for item in tried if item["fits"]]
-    return {**found, "recompute": settings.compute.recompute, "largest_micro_batch": max(fitting, default=0), "tried": tried}
+    fitting = [item["micro_batch"] for item in attempts if item["fits"]]
+    return {**found, "recompute": settings.compute.recompute, "largest_micro_batch": max(fitting, default=0), "tried": attempts}
 
 
 def _sizes(most: int) -> list[int]:
-    """Return 1 to 4 one by one, then ever larger steps."""
+    """Return the sizes to try, up to a maximum."""
     return [size for size in (1, 2, 3, 4, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64) if size <= most]
 
 
@@ -193,40 +193,40 @@ def _gradients(model: Any, settings: Any, group: Any, size: int) -> Any:
     return compute_gradients(model, [Batch(tokens, tokens)], settings, group)
 
 
-def trace(words: Sequence[str]) -> dict[str, Any]:
-    """Train with torch's profiler around three steps; return where their time went, and keep the trace with `--trace FILE`."""
+def trace(arguments: Sequence[str]) -> dict[str, Any]:
+    """Profile three training steps; return their kernel times, and write the trace with `--trace FILE`."""
     parser = argparse.ArgumentParser(prog="trace", add_help=False)
     parser.add_argument("--trace", type=Path)
-    options, rest = parser.parse_known_args(words)
+    options, settings = parser.parse_known_args(arguments)
     os.environ["RUN_DIR"] = "run"
-    kept: list[Path] = []
-    walls: list[float] = []
+    saved: list[Path] = []
+    wall_s: list[float] = []
 
     def save(profiler: Any) -> None:
-        kept.append(Path("trace.json"))
-        profiler.export_chrome_trace(str(kept[0]))
+        saved.append(Path("trace.json"))
+        profiler.export_chrome_trace(str(saved[0]))
 
     activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])
     plan = schedule(wait=_TRACE_WAIT, warmup=_TRACE_WARMUP, active=_TRACED_STEPS, repeat=1)
     profiler = profile(activities=activities, schedule=plan, on_trace_ready=save)
-    train = loop.Trainer._train  # noqa: SLF001 - around each step
+    train = loop.Trainer._train  # noqa: SLF001 - wrapped for each step
 
     def traced(trainer: Any, batches: Any) -> Any:
         started = time.perf_counter()
-        done = train(trainer, batches)
-        walls.append(time.perf_counter() - started)
+        result = train(trainer, batches)
+        wall_s.append(time.perf_counter() - started)
         profiler.step()
-        return done
+        return result
 
     loop.Trainer._train = traced  # type: ignore[method-assign]  # noqa: SLF001
     steps = _TRACE_WAIT + _TRACE_WARMUP + _TRACED_STEPS + 1
     with profiler:
-        code = pretrain.pretrain([*rest, f"train.steps={steps}"])
+        code = pretrain.pretrain([*settings, f"train.steps={steps}"])
     begin = _TRACE_WAIT + _TRACE_WARMUP
-    found = {"exit_code": code, "traced_step_s": walls[begin : begin + _TRACED_STEPS], "other_step_s": walls[1:_TRACE_WAIT]}
-    if not kept:
+    found = {"exit_code": code, "traced_step_s": wall_s[begin : begin + _TRACED_STEPS], "other_step_s": wall_s[1:_TRACE_WAIT]}
+    if not saved:
         return found
-    text = kept[0].read_bytes()
+    text = saved[0].read_bytes()
     found |= summary(json.loads(text)["traceEvents"], _TRACED_STEPS) | {"trace_bytes": len(text)}
     if options.trace:
         packed = gzip.compress(text, 6)
@@ -237,7 +237,7 @@ def trace(words: Sequence[str]) -> dict[str, Any]:
 
 
 def summary(events: Sequence[Mapping[str, Any]], steps: int) -> dict[str, Any]:
-    """Return time of kernels in ms a step, all of them and by name, and the share of the time in which at least one ran."""
+    """Return kernel times in ms per step, in total and by name, and the share of time in which at least one kernel ran."""
     kernels = [event for event in events if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset") and event.get("ph") == "X"]
     by_name: dict[str, list[float]] = defaultdict(list)
     for event in kernels:
@@ -263,8 +263,8 @@ def summary(events: Sequence[Mapping[str, Any]], steps: int) -> dict[str, Any]:
     }
 
 
-def torchtitan(words: Sequence[str]) -> dict[str, Any]:
-    """Train the 1B model with torchtitan's own trainer on one GPU; random tokens, no tokenizer and no files."""
+def torchtitan(arguments: Sequence[str]) -> dict[str, Any]:
+    """Train the 1B model with torchtitan's trainer on one GPU, with random tokens and no files."""
     import torchtitan  # noqa: PLC0415 - only this probe needs it
     from torchtitan.config import JobConfig  # noqa: PLC0415 - only this probe needs it
     from torchtitan.models.llama3 import get_train_spec  # noqa: PLC0415 - only this probe needs it
@@ -277,28 +277,28 @@ def torchtitan(words: Sequence[str]) -> dict[str, Any]:
     parser.add_argument("--recompute", default="none", choices=("none", "selective", "full"))
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--tiny", action="store_true")
-    options = parser.parse_args(words)
+    options = parser.parse_args(arguments)
     names = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511"}
     os.environ.update({name: os.environ.get(name, value) for name, value in names.items()})
     init_logger()
-    # The shape of workloads/presets/llama-3.2-1b.yaml: 1.5 and 1024 make the inner width 8192.
+    # The shape of workloads/presets/llama-3.2-1b.yaml; 1.5 and 1024 result in an FFN width of 8192.
     shape = TransformerModelArgs(
         dim=2048, n_layers=16, n_heads=32, n_kv_heads=8, vocab_size=128256, ffn_dim_multiplier=1.5, multiple_of=1024, rope_theta=500000
     )
-    length, local, whole = 4096, 2, 8
+    length, local_batch, global_batch = 4096, 2, 8
     if options.tiny:
         shape, length = replace(shape, dim=64, n_layers=2, n_heads=4, n_kv_heads=2, vocab_size=512, multiple_of=64), 64
     config = JobConfig()
     config.model.name, config.model.flavor = "measured", "1b"
     config.job.dump_folder = "titan"
-    config.training.seq_len, config.training.local_batch_size, config.training.global_batch_size = length, local, whole
+    config.training.seq_len, config.training.local_batch_size, config.training.global_batch_size = length, local_batch, global_batch
     config.training.steps = _STEPS
     config.activation_checkpoint.mode = options.recompute
     config.activation_checkpoint.selective_ac_option = "op"
     config.compile.enable = options.compile
     config.lr_scheduler.warmup_steps = 2
-    config.metrics.log_freq = 1000  # each time that it logs, it forgets the most memory that was allocated
-    loader = _RandomTokens(shape.vocab_size, length, local)
+    config.metrics.log_freq = 1000  # logging resets the peak memory
+    loader = _RandomTokens(shape.vocab_size, length, local_batch)
     spec = replace(get_train_spec(), model_args={"1b": shape}, build_tokenizer_fn=None, build_dataloader_fn=lambda **_: loader)
     register_train_spec("measured", spec)
     trainer = Trainer(config)
@@ -323,62 +323,62 @@ def torchtitan(words: Sequence[str]) -> dict[str, Any]:
         "recompute": options.recompute,
         "compile": options.compile,
         "step_times_s": [round(value, 4) for value in times],
-        "tokens_per_s": whole * length / step_s,
+        "tokens_per_s": global_batch * length / step_s,
         "memory_peak_gib": peak_gib,
     }
 
 
 class _RandomTokens:
-    """A data loader of torchtitan: random tokens, made once."""
+    """A data loader for torchtitan that repeats one batch of random tokens."""
 
     def __init__(self, vocabulary: int, length: int, batch: int) -> None:
-        """Make the tokens."""
+        """Create the tokens."""
         self._tokens = torch.randint(vocabulary, (batch, length + 1))
 
     def __iter__(self) -> Iterator[tuple[dict[str, torch.Tensor], torch.Tensor]]:
-        """Yield the same batch for ever."""
+        """Yield the same batch forever."""
         while True:
             yield {"input": self._tokens[:, :-1].clone()}, self._tokens[:, 1:].clone()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return nothing: there is no state."""
+        """Return an empty state."""
         return {}
 
     def load_state_dict(self, _state: Mapping[str, Any]) -> None:
-        """Take nothing up."""
+        """Ignore the state."""
 
 
-def index_out_of_range(_words: Sequence[str]) -> dict[str, Any]:
-    """Look up a token beyond the vocabulary, as a wrong tokenizer does."""
+def index_out_of_range(_arguments: Sequence[str]) -> dict[str, Any]:
+    """Look up a token outside the vocabulary, like a wrong tokenizer."""
     device = choose_device("auto")
     table = torch.nn.Embedding(16, 8).to(device)
     print(float(table(torch.tensor([3, 99], device=device)).sum()))
     return {}
 
 
-def illegal_access(_words: Sequence[str]) -> dict[str, Any]:
-    """Write where no memory is, as a wrong kernel does."""
+def illegal_access(_arguments: Sequence[str]) -> dict[str, Any]:
+    """Write to an unmapped address, like a wrong kernel."""
     device = torch.device("cuda", 0)
     values = torch.ones(1024, device=device)
     far = torch.empty(0, device=device)
-    storage = torch._C._construct_storage_from_data_pointer(values.data_ptr() + 2**45, device, 4096)  # noqa: SLF001 - a wrong pointer on purpose
+    storage = torch._C._construct_storage_from_data_pointer(values.data_ptr() + 2**45, device, 4096)  # noqa: SLF001 - an intentionally wrong pointer
     far.set_(storage, 0, (1024,), (1,))
     far.fill_(1.0)
     torch.cuda.synchronize()
     return {}
 
 
-def gpu_hang(words: Sequence[str]) -> dict[str, Any]:
-    """Train, and give the GPU a kernel that does not end in time before the third step: the watchdog has to end the rank."""
+def gpu_hang(arguments: Sequence[str]) -> dict[str, Any]:
+    """Train with a kernel before the third step that exceeds the watchdog's time limit, so that the watchdog stops the rank."""
     before = fault_injection.FaultInjector.before
 
     def hang(self: Any, step: int) -> None:
         before(self, step)
         if step == 3 and torch.cuda.is_available():
-            torch.cuda._sleep(_LATER_CYCLES)  # noqa: SLF001 - torch has no public kernel that waits
+            torch.cuda._sleep(_HANG_CYCLES)  # noqa: SLF001 - torch has no public kernel that waits
 
     fault_injection.FaultInjector.before = hang  # type: ignore[method-assign]
-    sys.exit(pretrain.pretrain([*words, "watchdog.step_timeout_s=8", "watchdog.startup_timeout_s=60"]))
+    sys.exit(pretrain.pretrain([*arguments, "watchdog.step_timeout_s=8", "watchdog.startup_timeout_s=60"]))
 
 
 PROBES: dict[str, Callable[[Sequence[str]], dict[str, Any]]] = {
@@ -393,15 +393,15 @@ PROBES: dict[str, Callable[[Sequence[str]], dict[str, Any]]] = {
 }
 
 
-def main(words: Sequence[str]) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Run one probe; return the exit code."""
     parser = argparse.ArgumentParser(prog="gpu_probe", add_help=False, allow_abbrev=False)
     parser.add_argument("probe", choices=tuple(PROBES))
     parser.add_argument("--json", type=Path)
-    options, rest = parser.parse_known_args(words)
-    found = PROBES[options.probe](rest)
+    options, probe_arguments = parser.parse_known_args(arguments)
+    result = PROBES[options.probe](probe_arguments)
     if options.json:
-        options.json.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
+        options.json.write_text(json.dumps(result, indent=1) + "\n", "utf-8")
     return 0
 
 

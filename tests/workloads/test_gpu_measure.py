@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_steps_run_in_the_order_of_the_patterns(tmp_path: Path) -> None:
     """A pattern matches parts and steps. A step that matches several patterns runs once."""
     steps = gpu_measure.all_steps(tmp_path, tiny=False)
-    names = [step.name for step in gpu_measure.wanted(steps, ["faults/nan", "torchtitan", "faults/n*", "no-such-step"])]
+    names = [step.name for step in gpu_measure.select_steps(steps, ["faults/nan", "torchtitan", "faults/n*", "no-such-step"])]
 
     assert names == ["faults/nan", "torchtitan/1b-none", "torchtitan/1b-none-compile", "torchtitan/1b-selective-compile"]
     assert len({step.name for step in steps}) == len(steps)
