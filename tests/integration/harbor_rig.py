@@ -1,4 +1,4 @@
-"""A small HTTP server that answers as Harbor's swagger.yaml 2.15.1 and its handlers say. No Harbor runs in these tests."""
+"""A fake Harbor: an HTTP server that follows Harbor's swagger.yaml 2.15.1 and its handlers."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class HarborOnLoopback:
-    """What one Harbor holds, and every request that changed something."""
+    """The state of a fake Harbor, and the requests that changed it."""
 
     def __init__(self) -> None:
-        """Start with what a fresh Harbor has: the project library."""
+        """Start with the content of a new Harbor: the project library."""
         self.accounts = {"admin": "Secret-of-admin-1"}
         self.projects: list[dict[str, Any]] = [{"project_id": 1, "name": "library", "metadata": {"public": "true"}}]
         self.quotas = {1: {"id": 11, "hard": {"storage": -1}}}
@@ -27,10 +27,10 @@ class HarborOnLoopback:
         self.robots: list[dict[str, Any]] = []
         self.schedules: dict[str, Any] = {"gc": None, "scanAll": None}
         self.writes: list[str] = []
-        # A field of a project's settings that this Harbor takes and forgets, as an older release does with what it does not know.
+        # A project setting that this Harbor accepts but does not store, like an older release with unknown settings.
         self.forgets = ""
         self.healthy = True
-        # The token that each account is given for a repository; "" is anybody.
+        # The token of each account for a repository; "" is anonymous.
         self.tokens: dict[str, str] = {}
         self.url = ""
 
@@ -103,7 +103,7 @@ class HarborOnLoopback:
             first = (int(query["page"]) - 1) * int(query["page_size"])
             return 200, self.robots[first : first + int(query["page_size"])]
         if method == "POST":
-            # The handler reads no secret of the request: it makes one up.
+            # The handler ignores a secret in the request and generates one.
             name = "robot$" + body["name"]
             self.accounts[name] = "made-Up-by-harbor-1"
             self.robots.append({**body, "id": len(self.robots) + 1, "name": name, "editable": True})
@@ -125,7 +125,7 @@ class HarborOnLoopback:
 
 def _handler(harbor: HarborOnLoopback) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
-        """Hand every request over, and its answer back."""
+        """Pass requests to the fake Harbor and return its answers."""
 
         def _any(self) -> None:
             text = self.rfile.read(int(self.headers.get("Content-Length") or 0))
@@ -141,14 +141,14 @@ def _handler(harbor: HarborOnLoopback) -> type[BaseHTTPRequestHandler]:
         do_GET = do_POST = do_PUT = do_PATCH = _any  # noqa: N815 (names that http.server looks for)
 
         def log_message(self, *_: Any) -> None:
-            """Say nothing."""
+            """Disable the log."""
 
     return Handler
 
 
 @contextmanager
 def serving(harbor: HarborOnLoopback) -> Iterator[HarborOnLoopback]:
-    """Serve it on a free port of loopback."""
+    """Serve it on a free loopback port."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(harbor))
     thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()

@@ -1,4 +1,4 @@
-"""The module `account_conflicts`, asked about this machine's own accounts: root is 0 and daemon is 1 on every Linux."""
+"""Module `account_conflicts` with the real visudo."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from tests.unit.test_account_conflicts import ACCOUNT, GROUP, conflicts, problem
 
 
 @pytest.mark.skipif(not Path(conflicts.VISUDO).exists(), reason="visudo is not installed on this machine")
-def test_a_sudo_rule_that_visudo_refuses_is_named_before_it_is_written() -> None:
-    """The rule, what visudo says of it, and which option to mend; a right rule of the same account is no problem."""
+def test_rejected_sudo_rule_is_reported_before_it_is_written() -> None:
+    """The problem has the rule, visudo's message and the option to change. A valid rule of the account is accepted."""
     found = problems([GROUP], [{**ACCOUNT, "sudo_rules": ["ALL=(ALL) NOPASSWD:ALL", "ALL=(ALL NOPASSWD ALL"]}])
 
     assert len(found) == 1

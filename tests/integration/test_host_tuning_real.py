@@ -1,4 +1,4 @@
-"""The module `host_tuning`, over a made-up root folder; what a kernel refuses is refused by the real one."""
+"""Module `host_tuning` with a fake root folder and the real kernel."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from tests.unit.test_host_tuning import make_host, outcomes, put, tuning
 
 
 def snapshot(root: Path) -> dict[str, str]:
-    """Return every file with its text."""
+    """Return the text of every file."""
     return {str(file.relative_to(root)): file.read_text() for file in sorted(root.rglob("*")) if file.is_file()}
 
 
-def test_check_mode_writes_nothing_and_says_what_differs(tmp_path: Path) -> None:
-    """In check mode every file stays as it is, the differences are listed, and no program that changes something runs."""
+def test_check_mode_writes_nothing_and_lists_differences(tmp_path: Path) -> None:
+    """No file changes, and no program that changes the host runs."""
     put(tmp_path, "/proc/sys/vm/max_map_count", "65530\n")
     put(tmp_path, "/proc/swaps", "Filename Type\n/dev/sda2 partition\n")
     put(tmp_path, "/etc/fstab", "/dev/sda2 none swap sw 0 0\n")
@@ -45,8 +45,8 @@ def test_check_mode_writes_nothing_and_says_what_differs(tmp_path: Path) -> None
     assert host.broken == []
 
 
-def test_whether_a_limit_can_be_raised_is_tried() -> None:
-    """The hard limit in force can be taken, one above the kernel's own bound cannot, and the trial leaves no trace."""
+def test_raising_a_limit_is_tried() -> None:
+    """The current hard limit is accepted and a limit above the kernel's maximum is not. The trial changes nothing."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     bound = int(Path("/proc/sys/fs/nr_open").read_text(encoding="utf-8"))
 

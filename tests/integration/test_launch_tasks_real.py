@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_an_installed_package_brings_a_task_by_its_entry_point(tmp_path: Path) -> None:
-    """A package with the entry-point group primus_cli.tasks is found without a change here, and runs like any other task."""
+def test_installed_package_adds_a_task_by_its_entry_point(tmp_path: Path) -> None:
+    """The entry-point group is primus_cli.tasks; the task runs like any other."""
     user = User(tmp_path)
     site = tmp_path / "site"
     information = site / "extra_tasks-1.0.dist-info"

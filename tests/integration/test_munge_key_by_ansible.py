@@ -1,4 +1,4 @@
-"""Another munge key on hosts that run Slurm, by plain ansible-playbook: the role's judgement where a controller is dead or left out."""
+"""The preflight of the role munge with plain ansible-playbook: which hosts accept another munge key."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ import pytest
 from primus_bootstrap import content
 
 HERE: dict[str, Any] = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
-# Nobody listens on port 1 of this machine: SSH says so at once.
+# Port 1 of this machine refuses connections, so SSH fails at once.
 DEAD: dict[str, Any] = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 1}
 FORMER, STATED = "former-key-0123456789-0123456789-01", "stated-key-0123456789-0123456789-01"
 LONG = pytest.mark.long("roles/munge", "playbooks/vars/munge.yml")
 
 
-def judged(folder: Path, keys: dict[str, str], *words: str, dead: str = "", serving: bool = True) -> set[str]:
-    """Return which hosts would take the stated key; each has the one of `keys`, and `dead` does not answer."""
+def accepting_hosts(folder: Path, keys: dict[str, str], *words: str, dead: str = "", serving: bool = True) -> set[str]:
+    """Return the hosts that would accept the configured key; `keys` are the current keys, and `dead` does not answer."""
     programs = folder / "programs"
     programs.mkdir()
     (programs / "systemctl").write_text(f"#!/bin/sh\necho {'active' if serving else 'inactive'}\n", encoding="utf-8")
     (programs / "systemctl").chmod(0o755)
     for host, key in keys.items():
         (folder / host).write_text(key, encoding="utf-8")
-    # Where one host asks another, `item` is that one.
+    # If a task queries another host, `item` is its name.
     key_file = f"{folder}/{{{{ item | default(inventory_hostname) }}}}"
     variables = {"munge_key": STATED, "_munge_key_file": key_file, "_munge_applied": f"{folder}/none"}
     step = {"ansible.builtin.import_role": {"name": "munge", "tasks_from": "preflight"}}
@@ -65,53 +65,53 @@ def judged(folder: Path, keys: dict[str, str], *words: str, dead: str = "", serv
 
 
 def all_with(key: str, **other: str) -> dict[str, str]:
-    """Return the key of each host, one for all but those that are named."""
+    """Return a key for all hosts, with exceptions."""
     return {**dict.fromkeys(("ctl1", "ctl2", "db1", "n1"), key), **other}
 
 
 @pytest.mark.parametrize("dead", ["ctl1", "ctl2", "db1"])
 @LONG
-def test_no_host_takes_another_key_while_a_decider_is_away(tmp_path: Path, dead: str) -> None:
-    """To a controller with the former key, nodes with the new one are down in minutes, and their jobs are queued again."""
-    assert judged(tmp_path, all_with(FORMER), dead=dead) == set()
+def test_no_host_accepts_another_key_without_all_servers(tmp_path: Path, dead: str) -> None:
+    """With different keys, nodes would be down within minutes and their jobs be requeued."""
+    assert accepting_hosts(tmp_path, all_with(FORMER), dead=dead) == set()
 
 
-def test_all_take_it_where_all_answer(tmp_path: Path) -> None:
-    """A rotation."""
-    assert judged(tmp_path, all_with(FORMER)) == {"ctl1", "ctl2", "db1", "n1"}
+def test_all_hosts_accept_it_if_all_answer(tmp_path: Path) -> None:
+    """This is a key rotation."""
+    assert accepting_hosts(tmp_path, all_with(FORMER)) == {"ctl1", "ctl2", "db1", "n1"}
 
 
 @LONG
-def test_a_host_left_alone_by_a_limit_keeps_its_key(tmp_path: Path) -> None:
-    """The controllers are not in the run, so they would not follow."""
-    assert judged(tmp_path, all_with(FORMER), "--limit", "n1") == set()
+def test_single_host_keeps_its_key(tmp_path: Path) -> None:
+    """With --limit the controllers are not in the run and keep the old key."""
+    assert accepting_hosts(tmp_path, all_with(FORMER), "--limit", "n1") == set()
 
 
 @pytest.mark.parametrize("dead", ["", "ctl1"])
 @LONG
-def test_a_host_left_alone_by_a_limit_follows_a_controller_that_has_the_key(tmp_path: Path, dead: str) -> None:
-    """Somebody gave it a wrong key: it is mended alone, also where one of those that decide is dead."""
-    assert judged(tmp_path, all_with(STATED, n1=FORMER), "--limit", "n1", dead=dead) == {"n1"}
+def test_single_host_accepts_the_key_of_a_controller(tmp_path: Path, dead: str) -> None:
+    """This repairs a host with a wrong key, even if another server does not answer."""
+    assert accepting_hosts(tmp_path, all_with(STATED, n1=FORMER), "--limit", "n1", dead=dead) == {"n1"}
 
 
 @LONG
-def test_a_host_left_alone_by_a_limit_keeps_its_key_where_no_controller_answers(tmp_path: Path) -> None:
-    """Nobody is known to have the stated one."""
-    assert judged(tmp_path, {"ctl1": STATED, "n1": FORMER}, "--limit", "n1", dead="ctl1") == set()
+def test_single_host_keeps_its_key_without_a_controller(tmp_path: Path) -> None:
+    """No controller is known to have the configured key."""
+    assert accepting_hosts(tmp_path, {"ctl1": STATED, "n1": FORMER}, "--limit", "n1", dead="ctl1") == set()
 
 
-def test_a_dead_compute_node_holds_nobody_up(tmp_path: Path) -> None:
-    """It takes the key when it is back."""
-    assert judged(tmp_path, all_with(FORMER), dead="n1") == {"ctl1", "ctl2", "db1"}
-
-
-@LONG
-def test_a_host_that_was_away_follows_a_controller_that_has_the_key(tmp_path: Path) -> None:
-    """The rotation is over, and the backup is dead now: that is no reason to keep a node out."""
-    assert judged(tmp_path, all_with(STATED, n1=FORMER), dead="ctl2") == {"ctl1", "db1", "n1"}
+def test_dead_compute_node_does_not_block_a_rotation(tmp_path: Path) -> None:
+    """A later run changes its key."""
+    assert accepting_hosts(tmp_path, all_with(FORMER), dead="n1") == {"ctl1", "ctl2", "db1"}
 
 
 @LONG
-def test_a_host_without_slurm_takes_the_key_alone(tmp_path: Path) -> None:
-    """A new node: its package made a key, and nobody runs with it."""
-    assert judged(tmp_path, all_with(FORMER), "--limit", "n1", serving=False) == {"n1"}
+def test_returned_host_accepts_the_key_of_a_controller(tmp_path: Path) -> None:
+    """The rotation is complete; a dead backup controller does not block the node."""
+    assert accepting_hosts(tmp_path, all_with(STATED, n1=FORMER), dead="ctl2") == {"ctl1", "db1", "n1"}
+
+
+@LONG
+def test_host_without_slurm_accepts_the_key(tmp_path: Path) -> None:
+    """A new node has a key of its package, which no service uses."""
+    assert accepting_hosts(tmp_path, all_with(FORMER), "--limit", "n1", serving=False) == {"n1"}

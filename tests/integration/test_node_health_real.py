@@ -1,4 +1,4 @@
-"""The runner and the gate of the role `node_health`: what one writes, the other reads; nothing that went wrong is read as good."""
+"""The runner and the gate of the role `node_health` as real programs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from primus_bootstrap.core.verdicts import FIELDS, parse_verdict
 from tests.unit.health_rig import HEALTH, make_config, run_gate, run_runner, write
 from tests.unit.test_node_health import document, runner
 
-# A check that hangs, with a child that hangs as well and says where it can be found.
+# A hanging check with a hanging child that writes its pid.
 HANGS = """import pathlib, subprocess, time
 pathlib.Path('{note}').write_text(str(subprocess.Popen(['sleep', '300']).pid))
 time.sleep(300)
@@ -23,7 +23,7 @@ time.sleep(300)
 
 
 def with_checks(folder: Path, programs: dict[str, str]) -> Path:
-    """Return a copy of the role's programs in which some checks are others."""
+    """Return a copy of the role's programs with some checks replaced."""
     copy = folder / "health"
     shutil.copytree(HEALTH, copy, ignore=shutil.ignore_patterns("__pycache__"))
     return write(copy, {f"check_{name}.py": text for name, text in programs.items()})
@@ -34,8 +34,8 @@ def records(document: dict[str, Any], check: str) -> list[dict[str, Any]]:
     return [record for record in document["checks"] if record["check"] == check]
 
 
-def test_the_gate_reads_what_the_runner_writes(tmp_path: Path) -> None:
-    """The real runner's file of real checks passes the real gate, and every record is a whole verdict record."""
+def test_gate_reads_the_file_of_the_runner(tmp_path: Path) -> None:
+    """The file of the real checks passes, and every record is complete."""
     status, found = run_runner(tmp_path, make_config())
 
     assert status == 0
@@ -47,8 +47,8 @@ def test_the_gate_reads_what_the_runner_writes(tmp_path: Path) -> None:
     assert (tmp_path / "health.json").stat().st_mode & 0o777 == 0o644
 
 
-def test_a_fault_on_the_host_reaches_the_gate_with_its_reason(tmp_path: Path) -> None:
-    """Mounts and room that are not there make the gate say fail, with what is wrong; the records say how to mend it."""
+def test_fault_reaches_the_gate_with_its_reason(tmp_path: Path) -> None:
+    """Missing mounts and low disk space fail at the gate; the records have a fix."""
     mounts = [{"path": "/no/such/mount", "fstype": "fuse.juicefs"}, {"path": "/proc", "fstype": "proc"}]
     _, found = run_runner(tmp_path, make_config(mounts=mounts, disk={"min_free_gib": 1e9, "min_free_inodes_percent": 0.0}))
 
@@ -72,8 +72,8 @@ done
 """
 
 
-def test_what_other_roles_bring_reaches_the_gate_only_once_it_is_lost(tmp_path: Path) -> None:
-    """The real programs on a host before storage and Slurm came, while they come, with them, and without them again."""
+def test_services_of_other_roles_fail_only_after_they_worked(tmp_path: Path) -> None:
+    """The host has no storage and no Slurm, then gets them, uses them and loses them."""
     systemctl = write(tmp_path, {"bin/systemctl": SYSTEMCTL.format(folder=tmp_path / "units")}) / "bin/systemctl"
     systemctl.chmod(0o755)
     health = with_checks(tmp_path, {})
@@ -102,8 +102,8 @@ def test_what_other_roles_bring_reaches_the_gate_only_once_it_is_lost(tmp_path: 
     assert "unit munge.service: munge.service is failed (failed)" in words
 
 
-def test_a_check_that_hangs_is_killed_with_its_children_and_is_unknown(tmp_path: Path) -> None:
-    """It costs its own time-out, and the other checks still give their verdicts."""
+def test_hanging_check_is_killed_with_its_children_and_is_unknown(tmp_path: Path) -> None:
+    """Only its own time-out passes; the other checks report."""
     note = tmp_path / "child"
     health = with_checks(tmp_path, {"disk": HANGS.format(note=note)})
     started = time.monotonic()
@@ -118,8 +118,8 @@ def test_a_check_that_hangs_is_killed_with_its_children_and_is_unknown(tmp_path:
     assert not child.exists() or child.read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "Z"
 
 
-def test_a_check_of_an_earlier_run_that_cannot_be_killed_is_not_started_again(tmp_path: Path) -> None:
-    """Its lock, which the process holds as long as it lives, makes the next run say unknown at once."""
+def test_unkillable_check_is_not_started_again(tmp_path: Path) -> None:
+    """Its process holds a lock, so the next run reports unknown at once."""
     (tmp_path / "locks").mkdir()
     with (tmp_path / "locks" / "disk-.lock").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
@@ -141,16 +141,16 @@ def test_a_check_of_an_earlier_run_that_cannot_be_killed_is_not_started_again(tm
         'print(\'{"verdicts": [{"check": "disk", "verdict": "pass"}]}\'); raise SystemExit(1)',
     ],
 )
-def test_a_check_without_a_proper_answer_is_unknown(tmp_path: Path, program: str) -> None:
-    """A crash, another text, no record, an unknown word, and a pass from a program that failed are all unknown."""
+def test_invalid_answer_of_a_check_is_unknown(tmp_path: Path, program: str) -> None:
+    """A crash, other text, no record, an unknown verdict, and a pass with a failed exit code."""
     _, found = run_runner(tmp_path, make_config(), health=with_checks(tmp_path, {"disk": program}))
 
     assert [record["verdict"] for record in records(found, "disk")] == ["unknown"]
     assert "run it by hand" in records(found, "disk")[0]["fix"]
 
 
-def test_a_check_that_the_site_skips_says_why(tmp_path: Path) -> None:
-    """It is not run, and its record is skipped with the site's reason."""
+def test_disabled_check_has_the_reason_of_the_site(tmp_path: Path) -> None:
+    """It does not run, and its record is skipped."""
     health = with_checks(tmp_path, {"disk": "raise SystemExit('it ran')"})
     _, found = run_runner(tmp_path, make_config(skip={**make_config()["skip"], "disk": "no disk here"}), health=health)
 
@@ -159,8 +159,8 @@ def test_a_check_that_the_site_skips_says_why(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("config", ["", "[]", '{"host": "n1"}'])
-def test_a_broken_configuration_is_unknown_and_not_silence(tmp_path: Path, config: str) -> None:
-    """The file is written all the same, and the gate says unknown with the reason."""
+def test_invalid_configuration_is_unknown(tmp_path: Path, config: str) -> None:
+    """The file is still written, and the gate gives the reason."""
     status, found = run_runner(tmp_path, config)
 
     assert (status, found["verdict"]) == (0, "unknown")
@@ -168,8 +168,8 @@ def test_a_broken_configuration_is_unknown_and_not_silence(tmp_path: Path, confi
     assert "health_checks.json cannot be used" in run_gate(tmp_path / "health.json")[1]
 
 
-def test_a_file_that_cannot_be_written_keeps_the_old_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The runner says so and ends with 1; what was there goes stale, and no torn file is left."""
+def test_failed_write_keeps_the_old_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The exit code is 1, the old file becomes stale, and no partial file remains."""
     write(tmp_path, {"config.json": json.dumps(make_config())})
 
     status = runner.main(["--config", str(tmp_path / "config.json"), "--out", "/proc/health.json", "--locks", str(tmp_path)])
@@ -196,11 +196,11 @@ def test_a_file_that_cannot_be_written_keeps_the_old_one(tmp_path: Path, capsys:
         ),
     ],
 )
-def test_what_the_gate_cannot_rely_on_is_unknown(tmp_path: Path, given: str | dict[str, Any] | None, reason: str) -> None:
-    """Missing, torn, of another shape, stale, of another boot, from the future: exit 3 with the reason, never 0 and never 1."""
+def test_unreliable_file_is_unknown_at_the_gate(tmp_path: Path, given: str | dict[str, Any] | None, reason: str) -> None:
+    """Missing, truncated, malformed, stale, of another boot or in the future: exit code 3 with the reason."""
     path = tmp_path / "health.json"
     if given is not None:
-        # Written now, not when the tests were collected: a document is good for a minute.
+        # Written now, not at collection: a document is valid for a minute.
         path.write_text(given if isinstance(given, str) else json.dumps(document(**given)), encoding="utf-8")
     status, words = run_gate(path)
 
@@ -208,8 +208,8 @@ def test_what_the_gate_cannot_rely_on_is_unknown(tmp_path: Path, given: str | di
     assert reason in words
 
 
-def test_the_gates_reason_is_one_short_line(tmp_path: Path) -> None:
-    """A scheduler's reason field takes one line; only what failed stands in it."""
+def test_reason_of_the_gate_is_one_short_line(tmp_path: Path) -> None:
+    """The reason field of Slurm has one line. It lists only failures."""
     checks = [
         {"check": "c", "verdict": "fail", "device": "d", "reason": "a\nb " * 200},
         {"check": "other", "verdict": "pass", "reason": ""},
@@ -223,8 +223,8 @@ def test_the_gates_reason_is_one_short_line(tmp_path: Path) -> None:
     assert len(words) == 300
 
 
-def test_the_gate_hands_over_the_records(tmp_path: Path) -> None:
-    """With --json, a program gets verdict, reason, time of writing and records at once."""
+def test_gate_prints_the_records(tmp_path: Path) -> None:
+    """With --json, the output has verdict, reason, time and records."""
     _, found = run_runner(tmp_path, make_config())
     answer = json.loads(run_gate(tmp_path / "health.json", "--json")[1])
 

@@ -1,4 +1,4 @@
-"""What `playbooks/gpu.yml` tells the role `node_health` of other roles, with the shipped files and a real Ansible."""
+"""`playbooks/gpu.yml`: the settings of the role `node_health` that depend on other roles."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GROUPS = {
     "container_host": ["busy", "podman"],
     "gpu_node": ["busy"],
 }
-# What a site states of one host each.
+# Variables of single hosts.
 STATED: dict[str, dict[str, Any]] = {
     "busy": {"container_runtime_engine": "docker", "juicefs_mount_point": "/shared"},
     "stated": {
@@ -33,7 +33,7 @@ STATED: dict[str, dict[str, Any]] = {
 
 
 def configurations(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return what each host's checks would be told, by host."""
+    """Return the configuration of each host's checks."""
     vars_files = next(play.vars_files for play in load_plays(content.playbooks_dir() / "gpu.yml") if "node_health" in play.roles)
     hosts = {name: {**HERE, **STATED.get(name, {})} for name in ("busy", "files", "jobs", "podman", "stated", "plain")}
     children = {group: {"hosts": dict.fromkeys(members)} for group, members in GROUPS.items()}
@@ -50,13 +50,13 @@ def configurations(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def role_vars(role: str) -> dict[str, Any]:
-    """Return what a role's own variables say, without Ansible."""
+    """Return a role's variables, without Ansible."""
     found: dict[str, Any] = yaml.safe_load((content.roles_dir() / role / "vars/main.yml").read_text(encoding="utf-8"))
     return found
 
 
-def test_a_host_is_looked_at_for_what_its_groups_bring(tmp_path: Path) -> None:
-    """Clients of the shared file system for the mount, nodes of Slurm for munge, hosts with docker for it; what the site states counts."""
+def test_checks_follow_the_groups_of_a_host(tmp_path: Path) -> None:
+    """Mount for file system clients, munge for Slurm nodes, docker where installed. The site's values have priority."""
     found = configurations(tmp_path)
     told = {name: (config["mounts"], config["units"], config["brought_units"]) for name, config in found.items()}
     mount = {"path": "/jfs", "fstype": "fuse.juicefs", "unit": "juicefs.service"}
@@ -68,16 +68,16 @@ def test_a_host_is_looked_at_for_what_its_groups_bring(tmp_path: Path) -> None:
     assert told["stated"] == (STATED["stated"]["node_health_mounts"], ["munge.service", "sshd.service"], [])
 
 
-def test_every_host_that_runs_jobs_is_looked_at() -> None:
-    """Nodes of Slurm without GPUs too: what HealthCheckProgram reads must be there. Brought, verified and taken off on the same hosts."""
+def test_every_compute_host_is_checked() -> None:
+    """Slurm nodes without GPUs need HealthCheckProgram too. Apply, verify and removal have the same hosts."""
     of = {name: load_plays(content.playbooks_dir() / name) for name in ("gpu.yml", "verify/gpu.yml", "day2/reset/gpu.yml")}
     hosts = {name: [play.pattern for play in plays if "node_health" in play.roles] for name, plays in of.items()}
 
     assert hosts == {name: ["gpu_node:slurm_node"] for name in of}
 
 
-def test_gpus_are_counted_where_there_are_to_be_some(tmp_path: Path) -> None:
-    """A node of Slurm that is not in gpu_node has no program that counts: skipped with that reason, and never unknown for ever."""
+def test_gpus_are_counted_on_gpu_hosts_only(tmp_path: Path) -> None:
+    """A Slurm node outside gpu_node has no counting program, so its check is skipped, not unknown."""
     found = configurations(tmp_path)
 
     assert {name: list(config["skip"]) for name, config in found.items() if name != "busy"} == {
@@ -86,8 +86,8 @@ def test_gpus_are_counted_where_there_are_to_be_some(tmp_path: Path) -> None:
     assert found["busy"]["skip"] == {}
 
 
-def test_what_is_told_of_other_roles_is_what_they_do(tmp_path: Path) -> None:
-    """Mount point and units stand in their own roles as well, and are the same there."""
+def test_values_equal_those_of_other_roles(tmp_path: Path) -> None:
+    """Mount point and units are defined in both places."""
     options = load_options()
     mount = configurations(tmp_path)["files"]["mounts"][0]
 

@@ -1,4 +1,4 @@
-"""`playbooks/preflight.yml` by plain ansible-playbook: which host that is not fit stops everything, and which only itself."""
+"""`playbooks/preflight.yml` with plain ansible-playbook: which hosts stop the run if their check fails."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
 DEAD: dict[str, Any] = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 1}
 HERE: dict[str, Any] = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
-# This machine plays every host, and is judged by its ports alone.
+# This machine is every host, and only its ports are checked.
 LEFT_OUT = ("os", "python", "sudo", "clock", "time_sync", "disk", "memory", "machine_id", "machine_id_unique", "mtu", "name_resolution")
 
 
 @pytest.fixture
 def taken() -> Iterator[int]:
-    """Give a TCP port that a program of another name listens on: this one."""
+    """Open a TCP port with a foreign program: this one."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield int(listener.getsockname()[1])
 
 
 def changed(folder: Path, ports: list[dict[str, Any]], groups: dict[str, list[str]], dead: tuple[str, ...] = ()) -> tuple[set[str], str]:
-    """Run the phase preflight and one that changes every host; return who was changed, and what Ansible printed."""
+    """Run the phase preflight and a phase that changes every host; return the changed hosts and the output."""
     hosts = {name: DEAD if name in dead else HERE for members in groups.values() for name in members}
     told = {"preflight_ports": ports, "preflight_skip": [{"check": name, "reason": "one machine plays all hosts"} for name in LEFT_OUT]}
     children = {group: {"hosts": dict.fromkeys(members)} for group, members in groups.items()}
@@ -52,11 +52,11 @@ def changed(folder: Path, ports: list[dict[str, Any]], groups: dict[str, list[st
     return {path.name.removeprefix("changed-") for path in folder.glob("changed-*")}, done.stdout + done.stderr
 
 
-def test_another_program_on_a_port_of_a_host_that_others_depend_on_stops_everything(tmp_path: Path, taken: int) -> None:
-    """Program, port and fix are named, and no host is changed, although only one of them has the conflict."""
+def test_port_conflict_on_a_server_stops_the_run(tmp_path: Path, taken: int) -> None:
+    """The message has program, port and fix. No host is changed."""
     ports = [{"port": taken, "group": "juicefs_store", "process": "nobody"}]
 
-    # Two that serve: where every host of a play fails, Ansible ends the run by itself.
+    # Two servers: if every host of a play fails, Ansible stops by itself.
     found, printed = changed(tmp_path, ports, {"juicefs_store": ["store"], "airgap_mirror": ["mirror"], "gpu_node": ["n1", "n2"]})
 
     assert found == set(), printed
@@ -64,8 +64,8 @@ def test_another_program_on_a_port_of_a_host_that_others_depend_on_stops_everyth
     assert "nobody needs it. Fix: stop that program" in printed
 
 
-def test_another_program_on_a_port_of_a_computing_host_stops_that_host_alone(tmp_path: Path, taken: int) -> None:
-    """Nobody depends on it: the others go on."""
+def test_port_conflict_on_a_compute_host_stops_that_host_only(tmp_path: Path, taken: int) -> None:
+    """No other host depends on it."""
     ports = [{"port": taken, "group": "slurm_node", "process": "nobody"}]
 
     found, printed = changed(tmp_path, ports, {"juicefs_store": ["store"], "gpu_node": ["n1", "n2"], "slurm_node": ["n1"]})
@@ -74,8 +74,8 @@ def test_another_program_on_a_port_of_a_computing_host_stops_that_host_alone(tmp
     assert f"port {taken} is held by" in printed
 
 
-def test_a_dead_host_that_others_depend_on_stops_nobody(tmp_path: Path, taken: int) -> None:
-    """It is the only one of its kind, and the others are brought to their state all the same."""
+def test_dead_server_stops_no_other_host(tmp_path: Path, taken: int) -> None:
+    """Even if it is the only one of its kind."""
     ports = [{"port": taken, "group": "juicefs_store", "process": "nobody"}]
 
     found, printed = changed(tmp_path, ports, {"juicefs_store": ["store"], "gpu_node": ["n1"]}, dead=("store",))
@@ -84,8 +84,8 @@ def test_a_dead_host_that_others_depend_on_stops_nobody(tmp_path: Path, taken: i
     assert "UNREACHABLE" in printed
 
 
-def test_who_must_not_leave_the_cluster_must_have_its_ports() -> None:
-    """Groups whose hosts `node remove` refuses to take out are those that stop everything, but for envoy and the watchers of jobs."""
+def test_groups_protected_from_removal_need_their_ports() -> None:
+    """They are the groups that `node remove` refuses, except envoy and the watchers of jobs."""
     playbooks = content.playbooks_dir()
     leaving = yaml.safe_load((playbooks / "day2/node/leaving.yml").read_text(encoding="utf-8"))[0]["vars"]["_serving_groups"]
     of_kubernetes, *serving = leaving

@@ -1,4 +1,4 @@
-"""`playbooks/day2/reboot_node.yml` by plain ansible-playbook: the real playbook and order, with stand-ins for what would touch a host."""
+"""`playbooks/day2/reboot_node.yml` with plain ansible-playbook and fake roles."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from primus_bootstrap import content
 PLAYBOOK = content.playbooks_dir() / "day2" / "reboot_node.yml"
 GROUPS = {"slurm_node": ("g1", "g2", "c1"), "gpu_node": ("g1", "k1"), "k8s_cluster": ("k1",), "slurm_controller": ("ctl1", "ctl2")}
 HOSTS = ("g1", "g2", "c1", "k1", "ctl1", "ctl2")
-# c1 waits for no reboot. What else the steps of a role ask for is for its own tests.
+# c1 needs no reboot. Other variables of the roles are covered by their own tests.
 WAITS = "inventory_hostname in ['g1', 'g2', 'k1', 'ctl1']"
 ONLY = {
     "baseline/reboot": WAITS,
@@ -36,7 +36,7 @@ def write(path: Path, tasks: Any) -> None:
 
 @pytest.fixture
 def roles(tmp_path: Path) -> Path:
-    """Stand-ins for every step of the playbook: each writes down that a host took it; who is ill does not become well."""
+    """Fake roles that record each step of a host; an unhealthy host stays unhealthy."""
     folder = tmp_path / "roles"
     for task in yaml.safe_load(PLAYBOOK.read_text(encoding="utf-8"))[0]["tasks"]:
         role = task["ansible.builtin.import_role"]
@@ -49,7 +49,7 @@ def roles(tmp_path: Path) -> Path:
 
 
 def run(roles: Path, *words: str) -> tuple[int, dict[str, list[str]]]:
-    """Run the playbook on hosts which are all this machine; return its exit code and what each host went through."""
+    """Run the playbook with all hosts on this machine; return its exit code and the steps of each host."""
     log, inventory = roles.parent / "log", roles.parent / "hosts.yaml"
     hosts = {name: {"ansible_connection": "local", "ansible_python_interpreter": sys.executable} for name in HOSTS}
     children = {name: {"hosts": dict.fromkeys(members)} for name, members in GROUPS.items()}
@@ -66,8 +66,8 @@ def run(roles: Path, *words: str) -> tuple[int, dict[str, list[str]]]:
 
 
 @LONG
-def test_a_node_of_slurm_is_rebooted_empty_and_serves_again_when_it_is_well(roles: Path) -> None:
-    """Jobs that run are waited for, and none starts before the health says pass; other hosts have no jobs to wait for."""
+def test_slurm_node_is_drained_rebooted_and_resumed_when_healthy(roles: Path) -> None:
+    """Running jobs end first, and no job starts before the health check passes. Other hosts have no jobs."""
     code, steps = run(roles)
     slurm = [step for step in steps["g1"] if step in ONLY]
 
@@ -78,8 +78,8 @@ def test_a_node_of_slurm_is_rebooted_empty_and_serves_again_when_it_is_well(role
     }  # fmt: skip
 
 
-def test_no_further_host_after_one_that_is_not_well(roles: Path) -> None:
-    """It stays drained, and the hosts that come after it are not rebooted."""
+def test_unhealthy_host_stops_the_reboots(roles: Path) -> None:
+    """It stays drained, and later hosts are not rebooted."""
     code, steps = run(roles, "-e", '{"ill": ["g1"]}')
 
     assert code != 0

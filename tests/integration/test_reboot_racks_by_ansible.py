@@ -1,4 +1,4 @@
-"""`playbooks/day2/reboot_rack.yml` by plain ansible-playbook: the real playbook and order, with stand-ins for what would touch a host."""
+"""`playbooks/day2/reboot_rack.yml` with plain ansible-playbook and fake roles."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LONG = pytest.mark.long("roles/gpu_driver", "roles/baseline", "playbooks/day2")
 
 
 def note(step: str, *, only: str = "true") -> list[dict[str, Any]]:
-    """Return tasks that say which step a host took. Ansible says it itself: a program on each host would take ten times as long."""
+    """Return tasks that print a step of a host. Debug is ten times faster than a program on each host."""
     return [{"ansible.builtin.debug": {"msg": f"STEP {step} {{{{ inventory_hostname }}}}"}, "when": only}]
 
 
@@ -36,7 +36,7 @@ def write(path: Path, tasks: Any) -> None:
 
 @pytest.fixture
 def roles(tmp_path: Path) -> Path:
-    """Stand-ins for every role but what orders the racks; g2 is ill where a file says so, and g5 waits for no reboot."""
+    """Fake roles, except the real order of racks; g2 is unhealthy if a file says so, and g5 needs no reboot."""
     folder = tmp_path / "roles"
     write(folder / "baseline/vars/main.yml", {"_baseline_reboot_open": "{{ inventory_hostname != 'g5' }}"})
     write(folder / "baseline/tasks/reboot_begin.yml", note("begin"))
@@ -61,7 +61,7 @@ def roles(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def driver_roles(roles: Path) -> Path:
-    """The same with the driver's real look at who waits; its mark goes to a folder for each host, where the stand-in of baseline looks."""
+    """Fake roles with the driver's real reboot check. Its mark is written to a folder per host, which the fake baseline reads."""
     marks = roles.parent / "marks"
     write(
         roles / "baseline/vars/main.yml",
@@ -88,8 +88,8 @@ def driver_roles(roles: Path) -> Path:
     ("noretry", "waiting"), [(1, {"g1"}), (0, {"g1", "g3"})], ids=["an older driver runs", "an option is not in force either"]
 )
 @LONG
-def test_whom_the_driver_makes_wait_is_rebooted(driver_roles: Path, noretry: int, waiting: set[str]) -> None:
-    """A host whose verification says `reboot it` is rebooted although nothing had marked it; one that runs what is stated is left alone."""
+def test_host_with_an_outdated_driver_is_rebooted(driver_roles: Path, noretry: int, waiting: set[str]) -> None:
+    """The verification requests it without an earlier mark. A host with the right driver is not rebooted."""
     variables = {
         "gpu_driver_version": "6.4.4", "gpu_driver_module_options": {"amdgpu": {"noretry": noretry}},
         "gpu_driver_sysfs_root": f"{driver_roles.parent}/trees/{{{{ inventory_hostname }}}}", "reboot_rack": "a",
@@ -103,9 +103,9 @@ def test_whom_the_driver_makes_wait_is_rebooted(driver_roles: Path, noretry: int
 
 
 def run(roles: Path, *words: str, serving: Mapping[str, str] | None = None) -> tuple[int, list[str]]:
-    """Run the playbook on five hosts, which are this machine; return its exit code and the steps in order.
+    """Run the playbook on five hosts on this machine; return its exit code and the steps in order.
 
-    `serving` maps a group that serves the cluster to its one host.
+    `serving` maps a service group to its host.
     """
     hosts = {
         name: {"ansible_connection": "local", "ansible_python_interpreter": sys.executable, **({"rack": rack} if rack else {})}
@@ -128,12 +128,12 @@ def run(roles: Path, *words: str, serving: Mapping[str, str] | None = None) -> t
 
 
 def hosts_of(steps: list[str], step: str) -> list[str]:
-    """Return the hosts that took a step, in order."""
+    """Return the hosts of a step, in order."""
     return [line.split()[1] for line in steps if line.startswith(f"{step} ")]
 
 
 def rounds(steps: list[str], step: str) -> list[set[str]]:
-    """Return the hosts of a step, rack by rack: a rack begins with the step `begin`."""
+    """Return the hosts of a step by rack; each rack begins with the step `begin`."""
     found: list[set[str]] = []
     last = ""
     for line in steps:
@@ -147,8 +147,8 @@ def rounds(steps: list[str], step: str) -> list[set[str]]:
 
 
 @LONG
-def test_one_rack_after_the_other(roles: Path) -> None:
-    """Each rack goes through every step before the next one begins; a host without a rack goes alone, one that waits for nothing stays."""
+def test_racks_are_rebooted_one_after_another(roles: Path) -> None:
+    """A host without a rack is its own batch; hosts that need no reboot are skipped."""
     code, steps = run(roles)
 
     assert code == 0
@@ -161,8 +161,8 @@ def test_one_rack_after_the_other(roles: Path) -> None:
     assert hosts_of(steps, "evict") == ["g3"], "g5 is a Node too, and waits for no reboot"
 
 
-def test_hosts_that_serve_the_cluster_go_one_by_one(roles: Path) -> None:
-    """A rack with a member of etcd and a Redis loses one of them at a time, and the member is asked and waited for."""
+def test_service_hosts_are_rebooted_one_by_one(roles: Path) -> None:
+    """A rack with an etcd member and Redis never loses both at once, and etcd is checked."""
     code, steps = run(roles, "-e", "reboot_rack=a", serving={"etcd": "g1", "redis": "g3"})
 
     assert code == 0
@@ -171,8 +171,8 @@ def test_hosts_that_serve_the_cluster_go_one_by_one(roles: Path) -> None:
 
 
 @LONG
-def test_an_ill_rack_stops_the_rest(roles: Path) -> None:
-    """After a host that does not come back well, nobody of its rack is resumed, and no other rack is touched."""
+def test_unhealthy_host_stops_the_reboots(roles: Path) -> None:
+    """No host of its rack is resumed, and no other rack is changed."""
     code, steps = run(roles, "-e", '{"ill": ["g2"]}')
 
     assert code != 0
@@ -181,8 +181,8 @@ def test_an_ill_rack_stops_the_rest(roles: Path) -> None:
     assert "g4" not in {line.split()[1] for line in steps}
 
 
-def test_one_rack_alone(roles: Path) -> None:
-    """With the name of a rack only its hosts are looked at."""
+def test_single_rack(roles: Path) -> None:
+    """With the name of a rack only its hosts are checked."""
     code, steps = run(roles, "-e", "reboot_rack=b")
 
     assert code == 0

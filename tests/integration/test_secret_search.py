@@ -1,4 +1,4 @@
-"""The watch for secrets that the lab's tests stand on: it finds an environment that shows one, and lets root's holders have theirs."""
+"""The search for secrets in process environments that the lab's tests use."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ VALUE = "a-secret-of-this-test-0001"
 
 @pytest.fixture
 def open_to_all() -> Iterator[Path]:
-    """A folder that another account can start a program from; pytest's own are closed to it."""
+    """A folder from which other accounts can start programs; pytest's folders are closed."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
         yield Path(folder)
 
 
 def found_in(folder: Path, program: str, holders: dict[str, int], user: int | None, unit: str = "") -> list[str]:
-    """Return what a watch finds while a program runs with the value in its environment, as a user (None: this one) and in a unit."""
+    """Return the findings while a program with the secret runs, as a user (None: the current one) and in a unit."""
     stop, found = folder / "stop", {}
     with subprocess.Popen([program, "60"], env={"SECRET": VALUE}, user=user) as process, pytest.MonkeyPatch.context() as patch:
         if unit:
@@ -49,8 +49,8 @@ def found_in(folder: Path, program: str, holders: dict[str, int], user: int | No
 @needs_root
 @pytest.mark.parametrize("name", ["redis-cli", "another"])
 @pytest.mark.parametrize("user", [None, 65534])
-def test_only_a_holder_of_roots_may_have_a_secret_in_its_environment(open_to_all: Path, name: str, user: int | None) -> None:
-    """The same program is found under another name, and under another account whatever its name."""
+def test_only_root_holders_may_have_the_secret(open_to_all: Path, name: str, user: int | None) -> None:
+    """The same program is reported with another name or another account."""
     program = str(shutil.copy("/bin/sleep", open_to_all / name))
     found = found_in(open_to_all, program, {"redis-cli": 0}, user)
 
@@ -60,8 +60,8 @@ def test_only_a_holder_of_roots_may_have_a_secret_in_its_environment(open_to_all
 @needs_root
 @pytest.mark.parametrize("unit", ["backup.service", "another.service"])
 @pytest.mark.parametrize("user", [999, 65534])
-def test_a_holders_unit_may_have_a_secret_as_its_own_account(open_to_all: Path, unit: str, user: int) -> None:
-    """Whatever a holder's unit starts is not found; what another unit starts is, and what a person starts in any."""
+def test_unit_of_a_holder_may_have_the_secret_as_its_account(open_to_all: Path, unit: str, user: int) -> None:
+    """Programs of other units and other accounts are reported."""
     found = found_in(open_to_all, "/bin/sleep", {"backup.service": 999}, user, unit)
 
     assert found == ([] if unit == "backup.service" and user == 999 else ["environment of sleep: mine"])

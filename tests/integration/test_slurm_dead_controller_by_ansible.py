@@ -1,4 +1,4 @@
-"""A node is drained and resumed by the first controller that answers: the role's real tasks by plain ansible-playbook, one of two dead."""
+"""Drain and resume of a Slurm node with plain ansible-playbook and a dead controller."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from primus_bootstrap import content
 
-# What is asked of a controller is written down with the controller's name, which its interpreter hands over.
+# Each call is recorded with the controller's name, which its interpreter passes on.
 MODULE = """
 import json, os
 from ansible.module_utils.basic import AnsibleModule
@@ -23,12 +23,12 @@ with open(%r, "a") as log:
 module.exit_json(changed=True)
 """
 LOCAL: dict[str, Any] = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
-# Nobody listens on port 1 of this machine: SSH says so at once.
+# Port 1 of this machine refuses connections, so SSH fails at once.
 DEAD: dict[str, Any] = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 1}
 
 
 def play(tmp_path: Path, controllers: dict[str, dict[str, Any]], *, wanted: bool = True) -> tuple[int, list[str], str]:
-    """Drain and resume n1; return the exit code, who was asked what, and what was printed."""
+    """Drain and resume n1; return the exit code, the calls by controller, and the output."""
     role, log = tmp_path / "roles/slurm", tmp_path / "log"
     (role / "library").mkdir(parents=True)
     (role / "library/slurm_node_state.py").write_text(MODULE % str(log), encoding="utf-8")
@@ -50,16 +50,16 @@ def play(tmp_path: Path, controllers: dict[str, dict[str, Any]], *, wanted: bool
 
 
 @pytest.mark.parametrize("controllers", [{"ctl1": DEAD, "ctl2": LOCAL}, {"ctl2": LOCAL, "ctl1": DEAD}], ids=["the first", "the second"])
-def test_one_dead_controller_is_enough_to_go_on_without(tmp_path: Path, controllers: dict[str, dict[str, Any]]) -> None:
-    """With two controllers and one dead, the other one is asked, whichever of them it is."""
+def test_other_controller_is_used_if_one_is_dead(tmp_path: Path, controllers: dict[str, dict[str, Any]]) -> None:
+    """Either of the two may be dead."""
     code, asked, said = play(tmp_path, controllers)
 
     assert code == 0, said
     assert asked == ["ctl2 drained n1", "ctl2 resumed n1"]
 
 
-def test_without_a_controller_that_answers_nothing_goes_on(tmp_path: Path) -> None:
-    """Whether the node has jobs cannot be told: it is refused, with who would have to answer."""
+def test_without_a_controller_the_drain_is_refused(tmp_path: Path) -> None:
+    """The jobs of the node are unknown. The error names the controllers."""
     code, asked, said = play(tmp_path, {"ctl1": DEAD})
 
     assert code != 0
@@ -67,8 +67,8 @@ def test_without_a_controller_that_answers_nothing_goes_on(tmp_path: Path) -> No
     assert "Fix: bring one of ctl1 up" in " ".join(said.split())
 
 
-def test_without_slurm_there_is_nobody_to_ask(tmp_path: Path) -> None:
-    """A cluster without controllers is rebooted all the same."""
+def test_without_slurm_no_controller_is_needed(tmp_path: Path) -> None:
+    """A cluster without Slurm is rebooted as well."""
     code, asked, said = play(tmp_path, {})
 
     assert (code, asked) == (0, []), said

@@ -1,4 +1,4 @@
-"""Runs about one node, with the shipped playbooks and a real Ansible: which controller it is told to, and who looks at it alone."""
+"""Runs for single Slurm nodes with the shipped playbooks and a real Ansible."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HERE: dict[str, Any] = {"ansible_connection": "local", "ansible_python_interpret
 
 
 def run(folder: Path, controllers: dict[str, dict[str, Any]]) -> str:
-    """Ask the controllers as playbooks/slurm.yml does, and return whom n1 would tell what it is, and whom it must believe."""
+    """Query the controllers as playbooks/slurm.yml does; return the controllers that n1 registers with and those it must trust."""
     groups = {"slurm_controller": {"hosts": controllers}, "slurm_node": {"hosts": {"n1": HERE}}}
     (folder / "hosts.yaml").write_text(yaml.safe_dump({"all": {"children": groups}}), encoding="utf-8")
     believed = yaml.safe_load((content.playbooks_dir() / "verify" / "slurm.yml").read_text(encoding="utf-8"))[0]["vars"]
@@ -46,13 +46,13 @@ def run(folder: Path, controllers: dict[str, dict[str, Any]]) -> str:
     return told_file.read_text(encoding="utf-8") if told_file.exists() else f"nobody: {done.stdout}"
 
 
-def test_a_node_is_told_to_the_controller_that_answers(tmp_path: Path) -> None:
-    """The dead one is lost by itself, and the node goes on."""
+def test_node_registers_with_the_controller_that_answers(tmp_path: Path) -> None:
+    """The dead controller fails by itself, and the node continues."""
     assert run(tmp_path, {"ctl1": DEAD, "ctl2": HERE}) == "ctl2; ctl2"
 
 
-def test_where_both_answer_both_are_told(tmp_path: Path) -> None:
-    """The backup knows every node too."""
+def test_node_registers_with_both_controllers(tmp_path: Path) -> None:
+    """The backup also knows every node."""
     assert run(tmp_path, {"ctl1": HERE, "ctl2": HERE}) == "ctl1,ctl2; ctl1"
 
 
@@ -60,8 +60,8 @@ def test_where_both_answer_both_are_told(tmp_path: Path) -> None:
     ("arguments", "hosts"),
     [([], []), (["--limit", "n1"], ["n1"]), (["-e", "node=n2"], ["n2"]), (["--limit", "n1:ctl1"], ["n1"])],
 )
-def test_nodes_are_looked_at_alone_only_where_a_run_is_about_some(arguments: list[str], hosts: list[str], tmp_path: Path) -> None:
-    """A run over the whole cluster spends nothing on it: there, the controllers look at every node."""
+def test_single_nodes_are_checked_only_with_a_limit(arguments: list[str], hosts: list[str], tmp_path: Path) -> None:
+    """In a full run the controllers check every node."""
     groups = {"slurm_controller": {"hosts": {"ctl1": HERE}}, "slurm_node": {"hosts": {"n1": HERE, "n2": HERE}}}
     (tmp_path / "hosts.yaml").write_text(yaml.safe_dump({"all": {"children": groups}}), encoding="utf-8")
     playbook = content.playbooks_dir() / "verify" / "slurm_node.yml"

@@ -1,4 +1,4 @@
-"""`--rest` of the tests themselves: which pass still holds after which change, and what a cut-off run leaves to the next."""
+"""`--rest` of the tests: which passes remain valid after a change or an interrupted run."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-def test_what_passed_is_left_out_of_the_next_run_until_code_changes(tmp_path: Path) -> None:
-    """A run notes its passes by commit; the next one runs what failed; a change of code runs all again; a dirty tree is refused."""
+def test_passed_tests_are_skipped_until_the_code_changes(tmp_path: Path) -> None:
+    """Passes are stored by commit; failed tests run again. A dirty tree is refused."""
     repo = tmp_path / "repo"
     (repo / "tests").mkdir(parents=True)
     for name in ("resume.py", "__init__.py"):

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 LONG = pytest.mark.long("primus_bootstrap/launch/watch", "tests/integration/watch_rig.py")
 pytestmark = needs_sshd
 
-# Where nobody is lost, a disk that stands still for seconds must make nobody lost.
+# Without a lost node, a disk that blocks for seconds must not cause one.
 CALM = {"lost_after_s": 60, "lease_s": 60}
 
 
@@ -196,9 +196,7 @@ def test_the_error_of_a_launcher_is_the_reason(site: Site) -> None:
     state = folder.state()
     assert state is not None
     assert state.phase == "failed"
-    assert state.reason == (
-        "ended twice before the first step for the same reason: --script /missing.py: file not found (exit code 2)"
-    )
+    assert state.reason == ("ended twice before the first step for the same reason: --script /missing.py: file not found (exit code 2)")
 
 
 @LONG

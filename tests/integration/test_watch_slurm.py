@@ -54,7 +54,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 
 QUICK = {"lost_after_s": 5, "settle_s": 1, "lease_s": 5, "backoff_s": [0]}
-# Where nobody is lost, a disk that stands still for seconds must make nobody lost.
+# Without a lost node, a disk that blocks for seconds must not cause one.
 CALM = {**QUICK, "lost_after_s": 60, "lease_s": 60}
 
 
@@ -402,9 +402,9 @@ WHOLE = ["--exclusive", "--mem=0"]
     [
         ({"n1": EIGHT, "n2": EIGHT}, {"gpus_per_node": 8}, [], WHOLE),
         ({"n1": EIGHT, "n2": FOUR}, {"gpus_per_node": 8}, [], WHOLE),  # of the smaller ones it gets none
-        ({"n1": EIGHT, "n2": FOUR}, {"gpus_per_node": 4}, [], []),  # slurm.conf says what four of eight get
+        ({"n1": EIGHT, "n2": FOUR}, {"gpus_per_node": 4}, [], []),  # The share of four of eight GPUs, from slurm.conf.
         ({"n1": "64|gpu:a:4,gpu:b:4,shard:64", "n2": FOUR}, {"gpus_per_node": 8}, [], WHOLE),
-        ({"n1": "64|(null)", "n2": "64|(null)"}, {"gpus_per_node": 8}, [], []),  # nobody knows
+        ({"n1": "64|(null)", "n2": "64|(null)"}, {"gpus_per_node": 8}, [], []),  # Unknown.
         ({"n1": EIGHT, "n2": EIGHT, "n3": "128|gpu:16"}, {"gpus_per_node": 8}, [], WHOLE),  # of another partition
         ({"n1": EIGHT, "n2": EIGHT}, {"gpus_per_node": 8}, ["--mem=100G"], WHOLE[:1]),
         ({"n1": EIGHT, "n2": EIGHT}, {"gpus_per_node": 8}, ["--cpus-per-gpu=4"], []),
@@ -425,7 +425,7 @@ def test_a_job_gets_processors_and_memory_to_its_gpus(  # noqa: PLR0917 - a tabl
     options: list[str],
     expected: list[str],
 ) -> None:
-    """One task a node is one processor and its share of the memory for Slurm; what the user states is left as it is."""
+    """A task per node gets one processor and a share of memory by default; the user's own options stay."""
     monkeypatch.setenv("PATH", slurm.path)
     slurm.sizes(**sizes)
     slurm.partitions(**{"gpu*": ["n1", "n2"], "big": ["n3"]})
@@ -447,8 +447,8 @@ SPARES = {"main*": ["n1", "n2"], "spare": ["n1", "n2", "n3"], "debug": ["n4"]}
         ((), [], "", (False, [])),  # enough without it
         ((), ["n1"], "", (True, ["n1"])),
         (("n1",), [], "", (True, [])),
-        (("n3",), ["n1"], "", (False, [])),  # the spare one is gone as well: back to what there is
-        ((), ["n1"], "main", (False, [])),  # who names a partition gets its nodes
+        (("n3",), ["n1"], "", (False, [])),  # The spare node is lost as well, so the job uses the remaining nodes.
+        ((), ["n1"], "main", (False, [])),  # A job with an explicit partition uses its nodes.
     ],
 )
 def test_a_spare_node_is_taken_where_the_others_are_too_few(  # noqa: PLR0917 - the cases
@@ -472,7 +472,7 @@ def test_a_spare_node_is_taken_where_the_others_are_too_few(  # noqa: PLR0917 - 
 
 
 def test_a_job_on_spare_nodes_goes_to_their_partition(site: Site, slurm: SlurmStandIn) -> None:
-    """A node is lost, the spare one takes its place, and what Slurm is told can run: no start is refused."""
+    """After the loss of a node the spare one replaces it, and Slurm accepts every start."""
     slurm.partitions(**{"main*": ["n1"], "spare": ["n1", "n3"]})
     out = [{"host": "n1", "reason": "is quarantined"}]
     folder = site.submit({**job(site, words=["3", "0.05"]), "slurm": {"partition": "", "options": []}, "left_out": out})

@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.watch.job_spec and folder: what a job may say, and how its folder comes to be."""
+"""primus_bootstrap.launch.watch.job_spec and folder: valid jobs, and the creation of their folders."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_repeated_submission_may_have_other_hosts(tmp_path: Path) -> None:
 
 
 def test_show_and_list(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Before a watcher has looked at it there is no state; what is no job is left out of the list."""
+    """A job without a watcher has no state; other folders are not listed."""
     folder, _ = folders.create(tmp_path, json.dumps(JOB))
     (tmp_path / "something").mkdir()
     folder.append("events.jsonl", {"time": 0, "kind": "submitted", "attempt": 0, "host": "", "reason": "", "step": None})

@@ -1,4 +1,4 @@
-"""The rule of unit tests: no process, no network, no sleep. What breaks it fails, also where the code under test swallows the error."""
+"""Unit tests must not use processes, the network or sleeps. A violation fails the test, even if the tested code catches the error."""
 
 from __future__ import annotations
 
@@ -33,34 +33,34 @@ _MOVE = "inject the clock, runner or connection, or move the test to tests/integ
 
 
 class Guard:
-    """What the test that runs now has done against the rule."""
+    """The violations of the current test."""
 
     def __init__(self) -> None:
-        """Watch nothing yet."""
+        """Start inactive."""
         self.watching = False
         self.broken: list[str] = []
 
     def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
-        """Refuse a forbidden event, and keep it: code under test may swallow the error."""
+        """Refuse and store a forbidden event: the tested code may catch the error."""
         if not self.watching or event not in _FORBIDDEN:
             return
         if event == "time.sleep" and (not arguments[0] or threading.current_thread() is not threading.main_thread()):
-            return  # a thread that a library keeps; a sleep of zero lets other threads run
+            return  # A thread of a library; a sleep of zero lets other threads run.
         if event in ("socket.bind", "socket.connect") and arguments[0].family == socket.AF_UNIX:
-            return  # a socket that is a file of the test's own folder
+            return  # A file socket in the test's folder.
         words = f"{_FORBIDDEN[event]}: {event}{arguments[:2]!r:.200}"
         self.broken.append(words)
         raise PermissionError(f"a unit test {words}. Fix: {_MOVE}")
 
 
 _GUARD = Guard()
-# Never removed again: CPython has no way to. Outside of a unit test it does nothing.
+# CPython cannot remove the hook. Outside of unit tests it does nothing.
 sys.addaudithook(_GUARD)
 
 
 @cache
 def _import_ansible() -> None:
-    """Import Ansible before a test is watched: as it is imported it tries out `socket.getaddrinfo`."""
+    """Import Ansible before a test is watched: the import calls `socket.getaddrinfo`."""
     view.use_shipped_settings()
     view.make_loader()
 
@@ -69,18 +69,18 @@ _REAL_SLEEP = time.sleep
 
 
 def _sleep(seconds: float, /) -> None:
-    """Stand in for `time.sleep`, which raises no audit event before Python 3.13."""
+    """Replace `time.sleep`, which raises no audit event before Python 3.13."""
     _GUARD("time.sleep", (seconds,))
     _REAL_SLEEP(seconds)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Watch the test itself; fixtures of the session may prepare things."""
+    """Watch the test itself; session fixtures are not restricted."""
     _import_ansible()
     _GUARD.broken.clear()
     _GUARD.watching = True
-    injected = time.sleep  # a fixture may have put something of its own there
+    injected = time.sleep  # A fixture may have replaced it.
     if injected is _REAL_SLEEP:
         time.sleep = _sleep  # type: ignore[assignment]
     try:

@@ -1,4 +1,4 @@
-"""A gateway as a site states it, certificates that tests make, and the real Envoy where this machine has one."""
+"""A gateway configuration, test certificates, and the real Envoy if this machine has one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KEY_SET = '{"keys": [{"kty": "oct", "k": "c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0",
 
 
 def stated(**changes: Any) -> dict[str, Any]:
-    """Return the role's variables: a right gateway that uses most of what there is, with changes."""
+    """Return the role's variables: a valid gateway with most features, with changes."""
     whole: dict[str, Any] = {
         "envoy_listeners": [
             {"name": "http", "port": 80, "tls": False, "https_redirect": True},
@@ -62,7 +62,7 @@ def stated(**changes: Any) -> dict[str, Any]:
 
 
 def certificate(*names: str, days: int = 90, since: int = 1, by_common_name: bool = False, by_authority: bool = False) -> tuple[str, str]:
-    """Return a certificate and its key, PEM, signed by itself or by an authority; `days` from now on, which may lie in the past."""
+    """Return a certificate and its key as PEM, self-signed or signed by an authority; negative `days` are in the past."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0] if by_common_name else "gateway")])
     now = dt.datetime.now(dt.UTC)
@@ -79,7 +79,7 @@ def certificate(*names: str, days: int = 90, since: int = 1, by_common_name: boo
 
 
 def wishes(folder: Path, values: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Return what Envoy would be told, with files below a folder."""
+    """Return the configuration for Envoy, with files below a folder."""
     pair = certificate("api.example.com")
     for end, text in zip(("crt", "key"), pair, strict=True):
         (folder / f"edge.{end}").write_text(text)
@@ -101,7 +101,7 @@ def wishes(folder: Path, values: dict[str, Any] | None = None) -> dict[str, Any]
 
 @pytest.fixture(scope="session")
 def envoy_program(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Return the real Envoy: of this machine, or out of the wheel that the role has fetched here."""
+    """Return the real Envoy: the installed one, or that of the wheel in the cache."""
     if found := shutil.which("envoy"):
         return found
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "primus-bootstrap" / "envoy"

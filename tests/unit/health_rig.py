@@ -1,4 +1,4 @@
-"""The programs of the role `node_health` for its tests: its modules as they lie in the role, and a host that is a folder."""
+"""Load the programs of the role `node_health`, and run them on a fake host."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HEALTH = FILES / "health"
 
 
 def load_program(path: Path) -> Any:
-    """Import one program of the role; those beside it find each other as they do on a host."""
+    """Import one program of the role with its sibling modules, as on a host."""
     if str(HEALTH) not in sys.path:
         sys.path.append(str(HEALTH))
     spec = importlib.util.spec_from_file_location(path.stem, path)
@@ -32,7 +32,7 @@ def load_program(path: Path) -> Any:
 
 
 def write(root: Path, files: Mapping[str, str]) -> Path:
-    """Write files below a folder that stands for `/`."""
+    """Write files below a fake root folder."""
     for name, text in files.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -41,7 +41,7 @@ def write(root: Path, files: Mapping[str, str]) -> Path:
 
 
 def make_config(**changes: Any) -> dict[str, Any]:
-    """Return a configuration as the role writes it, for checks that pass or are skipped on any machine."""
+    """Return a configuration as the role writes it, with checks that pass or are skipped on any machine."""
     config = {
         "host": "n1",
         "valid_for_s": 300,
@@ -61,7 +61,7 @@ def make_config(**changes: Any) -> dict[str, Any]:
 
 
 def run_runner(folder: Path, config: Mapping[str, Any] | str, *, health: Path = HEALTH) -> tuple[int, dict[str, Any]]:
-    """Run the real runner as the unit does; return its exit code and the file that it wrote (empty where it wrote none)."""
+    """Run the runner as the unit does; return its exit code and its file (empty if there is none)."""
     given, out = folder / "health_checks.json", folder / "health.json"
     given.write_text(config if isinstance(config, str) else json.dumps(config), encoding="utf-8")
     command = [sys.executable, "-E", "-s", "-B", str(health / "run_checks.py")]
@@ -71,7 +71,7 @@ def run_runner(folder: Path, config: Mapping[str, Any] | str, *, health: Path = 
 
 
 def run_gate(path: Path, *arguments: str) -> tuple[int, str]:
-    """Run the real gate; return its exit code and what it printed."""
+    """Run the gate; return its exit code and output."""
     command = [sys.executable, "-I", str(FILES / "health_gate.py"), "read", "--file", str(path), *arguments]
     done = subprocess.run(command, check=False, timeout=120, capture_output=True, text=True)
     return done.returncode, done.stdout.strip()

@@ -23,7 +23,7 @@ def plugin(role: str, name: str) -> ModuleType:
 
 
 def stated(**changed: Any) -> dict[str, Any]:
-    """Return what a cluster of eight MI300X nodes in two racks would state, with changes."""
+    """Return the variables of a cluster of eight MI300X nodes in two racks, with changes."""
     queue = {
         "name": "training",
         "cohort": "cluster",

@@ -1,4 +1,4 @@
-"""An image registry on loopback that gives tokens to everybody, as public ones do: manifests and blobs out of memory."""
+"""A fake image registry on loopback that gives tokens to every client, as public registries do."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ CHART_LAYER = "application/vnd.cncf.helm.chart.content.v1.tar+gzip"
 
 @dataclass
 class Registry:
-    """What a registry holds: contents by address below /v2/; `server` is its name in references. `asked` are the addresses that came."""
+    """The contents by path below /v2/; `server` is its name in references, `asked` are the requested paths."""
 
     server: str = ""
     contents: dict[str, bytes] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
 
     def put_image(self, repository: str, tag: str, *, text: str = "an image") -> str:
-        """Put a manifest under a tag and its digest; return its SHA-256."""
+        """Add a manifest with a tag and its digest; return its SHA-256."""
         content = json.dumps({"schemaVersion": 2, "annotations": {"is": text}}).encode()
         return self._put(repository, tag, content)
 
     def put_chart(self, repository: str, tag: str, archive: bytes) -> str:
-        """Put a chart; return the SHA-256 of its archive."""
+        """Add a chart; return the SHA-256 of its archive."""
         sha256 = hashlib.sha256(archive).hexdigest()
         layer = {"mediaType": CHART_LAYER, "digest": f"sha256:{sha256}", "size": len(archive)}
         self._put(repository, tag, json.dumps({"schemaVersion": 2, "layers": [layer]}).encode())
@@ -46,15 +46,15 @@ class Registry:
 
 @contextmanager
 def serve_registry() -> Iterator[Registry]:
-    """Serve a registry for as long as the block runs."""
+    """Serve a registry during the block."""
     registry = Registry()
 
     class _Handler(http.server.BaseHTTPRequestHandler):
         def log_message(self, *_: Any) -> None:
-            """Say nothing."""
+            """Disable the log."""
 
         def do_GET(self) -> None:
-            """Answer by the specification: a challenge without a token, then the content."""
+            """Answer as specified: a challenge without a token, then the content."""
             registry.asked.append(self.path)
             path = self.path.removeprefix("/v2/")
             if self.path.startswith("/token?"):

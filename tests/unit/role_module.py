@@ -1,4 +1,4 @@
-"""Load a role's own Ansible module as Ansible does, its module_utils as `ansible.module_utils.<name>`; and stand in for programs."""
+"""Load an Ansible module of a role with its module_utils, and fake programs."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ def _load(name: str, path: Path) -> Any:
 def load_role_module(role: str, name: str) -> Any:
     """Return the module `roles/<role>/library/<name>.py`."""
     folder = content.roles_dir() / role
-    ansible.module_utils.__path__.append(str(folder / "module_utils"))  # for those that need one another
+    ansible.module_utils.__path__.append(str(folder / "module_utils"))  # For modules that import each other.
     for utility in sorted((folder / "module_utils").glob("*.py")):
         _load(f"ansible.module_utils.{utility.stem}", utility)
     return _load(f"{role}_{name}", folder / "library" / f"{name}.py")
 
 
 class Programs:
-    """Programs of the made-up host: what was called, and what each answers (nothing, with status 0, unless told)."""
+    """Fake programs: the calls, and the answer of each (by default no output and status 0)."""
 
     def __init__(self, answers: dict[str, tuple[int, str]] | None = None) -> None:
-        """Keep the answers by program and first argument."""
+        """Store the answers by program and first argument."""
         self.answers = answers or {}
         self.calls: list[str] = []
 

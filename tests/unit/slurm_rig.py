@@ -1,4 +1,4 @@
-"""What several tests of Slurm's configuration share: a node's fragment, and settings as the role passes them."""
+"""Shared data for tests of Slurm's configuration: a node's fragment and the settings of the role."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def fragment(name: str, **changes: Any) -> str:
 
 
 def conf_values(text: str) -> dict[str, str]:
-    """Return the lines of slurm.conf that stand once; a key that stands twice is an error, as is a line without a value."""
+    """Return the single lines of slurm.conf; a repeated key, or a line without a value, is an error."""
     found: dict[str, str] = {}
     for line in text.splitlines():
         if not line or line.startswith(("#", "NodeName=", "PartitionName=", "SlurmctldHost=")):

@@ -1,4 +1,4 @@
-"""The module `account_conflicts`, asked about this machine's own accounts: root is 0 and daemon is 1 on every Linux."""
+"""Module `account_conflicts` on the accounts of this machine: root is 0 and daemon is 1 on every Linux."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from tests.unit.role_module import load_role_module
 
 conflicts: Any = load_role_module("users_groups", "account_conflicts")
 
-# Numbers and names that no distribution gives away.
+# Numbers and names that no distribution uses.
 GROUP = {"name": "primus-test-group", "gid": 48111}
 ACCOUNT = {"name": "primus-test-account", "uid": 48112}
 
 
 def problems(groups: list[dict[str, Any]], accounts: list[dict[str, Any]], *, visudo: bool = True) -> list[str]:
-    """Return what the module finds."""
+    """Return the findings of the module."""
     found: list[str] = conflicts.find_problems(groups, accounts, visudo=visudo)
     return found
 
 
-def test_new_names_with_new_numbers_are_fine() -> None:
-    """A host that knows neither the names nor the numbers has no problem; existing ones with their own numbers neither."""
+def test_unused_names_and_numbers_are_accepted() -> None:
+    """Existing accounts with their own numbers are accepted too."""
     found = problems([GROUP, {"name": "root", "gid": 0}], [{**ACCOUNT, "groups": ["daemon"]}, {"name": "daemon", "uid": 1}])
 
     assert found == []
@@ -44,30 +44,30 @@ def test_new_names_with_new_numbers_are_fine() -> None:
         ([GROUP], [{"name": "root", "state": "absent"}], "account root is the superuser and cannot be removed. Fix: "),
     ],
 )
-def test_each_conflict_is_named_with_its_fix(groups: list[dict[str, Any]], accounts: list[dict[str, Any]], cause: str) -> None:
-    """Every kind of conflict gives a sentence that says what, where, and how to mend it."""
+def test_each_conflict_is_reported_with_a_fix(groups: list[dict[str, Any]], accounts: list[dict[str, Any]], cause: str) -> None:
+    """The message has the conflict and the account."""
     found = problems(groups, accounts)
 
     assert any(cause in problem for problem in found), found
 
 
-def test_sudo_rules_need_sudo() -> None:
-    """A host without visudo cannot take rules; accounts without rules do not mind."""
+def test_sudo_rules_require_sudo() -> None:
+    """Without visudo, rules are refused; accounts without rules are accepted."""
     with_rules = {**ACCOUNT, "sudo_rules": ["ALL=(ALL) ALL"]}
 
     assert problems([GROUP], [ACCOUNT], visudo=False) == []
     assert "has no sudo. Fix: install sudo" in problems([GROUP], [with_rules], visudo=False)[0]
 
 
-def test_all_conflicts_are_named_at_once() -> None:
-    """One run is enough to learn everything that is wrong on a host."""
+def test_all_conflicts_are_reported_at_once() -> None:
+    """One run finds every conflict of a host."""
     found = problems([{"name": "new", "gid": 0}], [{"name": "eve", "uid": 1}, {"name": "root", "state": "absent"}])
 
     assert len(found) == 3
 
 
-def test_an_absent_account_may_have_any_number() -> None:
-    """An entry that removes an account needs no uid, and a uid in it conflicts with nobody's."""
+def test_absent_account_may_have_any_number() -> None:
+    """The removal of an account needs no uid and conflicts with no other account."""
     found = problems([GROUP], [{"name": "gone", "state": "absent"}, {"name": "gone2", "state": "absent", "uid": 1}])
 
     assert found == []

@@ -1,4 +1,4 @@
-"""The role gpu_operator: whose operator a model needs, what is refused, and what nodes offer."""
+"""Role `gpu_operator`: the operator for each GPU model, refused settings, and GPUs of nodes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ filters = plugin("gpu_operator", "gpu_operator")
 
 
 def test_every_model_has_its_vendor() -> None:
-    """The role knows each model that the profiles know, by the same vendor, and supports none that it does not know."""
+    """The models equal those of the profiles; unknown models are not supported."""
     data = yaml.safe_load((Path(launch.__path__[0]) / "data" / "gpus.yml").read_text(encoding="utf-8"))
     known = {model: facts["vendor"] for model, facts in data["models"].items()}
 
@@ -34,8 +34,8 @@ def test_every_model_has_its_vendor() -> None:
         ({"node_feature_discovery_enabled": True}, {"n1": "H200"}, "gpu-operator-nfd", "a second one"),
     ],
 )
-def test_what_the_operator_cannot_serve_is_refused(stated: dict[str, Any], models: dict[str, str], rule: str, says: str) -> None:
-    """A model that the operator does not support, one that nobody states, and a second NFD are refused with the fix."""
+def test_unsupported_settings_are_refused(stated: dict[str, Any], models: dict[str, str], rule: str, says: str) -> None:
+    """An unsupported or missing model, and a second NFD, get a fix."""
     found = filters.findings(stated, models)
 
     assert [one[3] for one in found] == [rule]
@@ -53,13 +53,13 @@ def test_what_the_operator_cannot_serve_is_refused(stated: dict[str, Any], model
         ({"gpu_operator_mode": "device_plugin", "node_feature_discovery_enabled": True}, {"n1": "MI300X"}),
     ],
 )
-def test_what_can_be_served_is_taken(stated: dict[str, Any], models: dict[str, str]) -> None:
-    """Both vendors in one cluster, the device plug-in alone for any model, and the NFD that is there already."""
+def test_supported_settings_are_accepted(stated: dict[str, Any], models: dict[str, str]) -> None:
+    """Both vendors in one cluster, the device plug-in alone for any model, and an existing NFD."""
     assert filters.findings(stated, models) == []
 
 
 def test_nodes_are_read_from_the_inventory() -> None:
-    """A host without a model counts as auto, one without a number of GPUs as 0."""
+    """Without a model a host is auto, without a number of GPUs it has 0."""
     stated = {"a": {"gpu_env_model": "H200", "gpu_env_count": 8}, "b": {"kube_override_hostname": "b.site"}}
 
     found = filters.gpu_operator_nodes(["a", "b"], stated)
@@ -70,13 +70,13 @@ def test_nodes_are_read_from_the_inventory() -> None:
 
 
 def kubelet(name: str, gpus: str | None, ready: str = "True") -> dict[str, Any]:
-    """Return a node as the API server has it."""
+    """Return a node as the API server returns it."""
     said = {} if gpus is None else {"amd.com/gpu": gpus}
     return {"metadata": {"name": name}, "status": {"allocatable": said, "conditions": [{"type": "Ready", "status": ready}]}}
 
 
-def test_each_node_offers_what_is_stated() -> None:
-    """As many as stated pass, fewer fail; a silent kubelet, a node that is not Ready and one that is missing are unknown."""
+def test_each_node_must_have_its_gpus() -> None:
+    """Enough GPUs pass, too few fail. No answer, an unready and a missing node are unknown."""
     wanted = [{"host": name, "node": f"{name}.site", "model": "MI300X", "count": 8} for name in ("a", "b", "c", "d", "e")]
     live = [kubelet("a.site", "8"), kubelet("b.site", "7"), kubelet("c.site", None), kubelet("d.site", "8", "Unknown")]
 
@@ -93,8 +93,8 @@ def test_each_node_offers_what_is_stated() -> None:
     assert filters.gpu_operator_verdicts([{"host": "a", "node": "a.site", "model": "MI300X", "count": 0}], live)[0]["verdict"] == "pass"
 
 
-def test_the_operators_own_word_counts() -> None:
-    """ClusterPolicy must be ready, DeviceConfig must have every pod; what says nothing is unknown, what is missing fails."""
+def test_status_of_the_operator_decides() -> None:
+    """ClusterPolicy must be ready, DeviceConfig must have every pod. No status is unknown, a missing object fails."""
     policy = {"kind": "ClusterPolicy", "status": {"state": "ready"}}
     config = {"kind": "DeviceConfig", "status": {"devicePlugin": {"availableNumber": 7, "desiredNumber": 8}}}
 
@@ -108,8 +108,8 @@ def test_the_operators_own_word_counts() -> None:
     assert words(None, "nvidia") == ["unknown"]
 
 
-def test_a_foreign_nfd_is_found() -> None:
-    """A Node Feature Discovery of another release is named; that of ours is not."""
+def test_foreign_nfd_is_detected() -> None:
+    """A Node Feature Discovery of another Helm release is reported."""
     masters = [
         {"metadata": {"namespace": "a", "name": "nfd-master", "labels": {"app.kubernetes.io/instance": "gpu-operator"}}},
         {"metadata": {"namespace": "b", "name": "nfd-master", "labels": {}}},
@@ -118,8 +118,8 @@ def test_a_foreign_nfd_is_found() -> None:
     assert filters.gpu_operator_foreign_nfd(masters, ["gpu-operator"]) == ["b/nfd-master"]
 
 
-def test_the_device_plugin_runs_on_its_vendors_nodes() -> None:
-    """Each vendor has a namespace and a DaemonSet that looks for its own models; it tolerates what is stated."""
+def test_device_plugin_runs_on_nodes_of_its_vendor() -> None:
+    """Each vendor has a namespace and a DaemonSet for its models, with the configured tolerations."""
     settings = {
         "namespaces": {"amd": "kube-amd-gpu", "nvidia": "gpu-operator"},
         "images": {"amd": "rocm/k8s-device-plugin:1", "nvidia": "nvidia/k8s-device-plugin:v1"},

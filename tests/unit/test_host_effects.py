@@ -1,4 +1,4 @@
-"""The module `host_effects`: what programs on a host see, judged against what was stated."""
+"""Module `host_effects`: compares limits, names, time and apt settings of a host with the configuration."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 effects: Any = load_role_module("baseline", "host_effects")
 
 LIMITS = {"nofile": {"soft": 100, "hard": 200, "scale": 1}, "memlock": {"soft": -1, "hard": 8, "scale": 1024}}
-# As /proc/self/limits prints it.
+# In the format of /proc/self/limits.
 SHOWN = """Limit                     Soft Limit           Hard Limit           Units
 Max processes             4096                 4096                 processes
 Max open files            100                  200                  files
@@ -23,7 +23,7 @@ Max locked memory         unlimited            8192                 bytes
 
 
 def make_host(answers: dict[str, tuple[int, str]]) -> Any:
-    """Return a host whose programs answer by name; one that is not there is not installed."""
+    """Return a host with program output by name; other programs are missing."""
 
     def run(argv: Sequence[str]) -> tuple[int, str]:
         return answers.get(argv[0], (127, f"{argv[0]} is not installed"))
@@ -32,12 +32,12 @@ def make_host(answers: dict[str, tuple[int, str]]) -> Any:
 
 
 def outcomes(host: Any) -> dict[str, str]:
-    """Return verdict by check."""
+    """Return the verdict of each check."""
     return {record["check"].removeprefix("baseline.effect."): record["verdict"] for record in host.verdicts}
 
 
-def test_limits_are_judged_as_a_service_and_as_a_login_sees_them() -> None:
-    """Each view counts for itself, units are the kernel's, and what was skipped is not judged."""
+def test_limits_are_checked_for_services_and_logins() -> None:
+    """Each is a separate check with the kernel's units; skipped limits are not checked."""
     host = make_host({"systemd-run": (0, SHOWN), "su": (0, SHOWN.replace("200 ", "150 "))})
     effects.look_at_limits(host, LIMITS, ["baseline.limit.nproc"])
 
@@ -48,16 +48,16 @@ def test_limits_are_judged_as_a_service_and_as_a_login_sees_them() -> None:
     assert host.broken[0].startswith("effect.limit.nofile.login: expected 100 200, found 100 150. Fix: look for another file in ")
 
 
-def test_skipped_limits_are_not_looked_at() -> None:
-    """Where every limit was skipped no session is opened at all."""
+def test_skipped_limits_are_not_read() -> None:
+    """If all limits are skipped, no session is opened."""
     host = make_host({})
     effects.look_at_limits(host, LIMITS, ["baseline.limit.nofile", "baseline.limit.memlock"])
 
     assert host.verdicts == []
 
 
-def test_a_look_that_fails_is_unknown() -> None:
-    """A program that is not installed gives unknown with a reason: neither good nor bad, and no failure."""
+def test_failed_observation_is_unknown() -> None:
+    """A missing program gives unknown with a reason."""
     host = make_host({})
     effects.look_at_limits(host, {"nofile": LIMITS["nofile"]}, [])
     effects.look_at_names(host, ["10.0.0.1 cp1"])
@@ -76,8 +76,8 @@ def test_a_look_that_fails_is_unknown() -> None:
         ((2, ""), "fail"),
     ],
 )
-def test_a_name_must_lead_to_the_stated_address_first(answer: tuple[int, str], verdict: str) -> None:
-    """The first address is the one that programs take; a name that nobody knows fails."""
+def test_name_must_resolve_to_its_address_first(answer: tuple[int, str], verdict: str) -> None:
+    """Programs use the first address. An unknown name fails."""
     host = make_host({"getent": answer})
     effects.look_at_names(host, ["10.0.0.1 cp1"])
 
@@ -92,8 +92,8 @@ def test_a_name_must_lead_to_the_stated_address_first(answer: tuple[int, str], v
         ("failed", "506 Cannot talk to daemon", {"time.service": "fail", "time.synchronised": "unknown"}),
     ],
 )
-def test_time_is_a_service_that_follows_a_server(state: str, tracking: str, expected: dict[str, str]) -> None:
-    """A stopped service fails; one that follows no server yet is unknown."""
+def test_time_service_must_follow_a_server(state: str, tracking: str, expected: dict[str, str]) -> None:
+    """A stopped service fails; one without a server is unknown."""
     host = make_host({"systemctl": (0, state), "chronyc": (0, tracking)})
     effects.look_at_time(host, "chrony.service")
 
@@ -104,8 +104,8 @@ def test_time_is_a_service_that_follows_a_server(state: str, tracking: str, expe
     ("answer", "verdict"),
     [((0, 'APT::Periodic::Enable "0";'), "pass"), ((0, 'APT::Periodic::Enable "1";'), "fail"), ((0, ""), "fail")],
 )
-def test_apt_must_say_itself_that_upgrades_are_off(answer: tuple[int, str], verdict: str) -> None:
-    """All of apt's files together count; a setting that is missing means that upgrades are on."""
+def test_apt_must_report_that_upgrades_are_off(answer: tuple[int, str], verdict: str) -> None:
+    """All of apt's files count; a missing setting means that upgrades are on."""
     host = make_host({"apt-config": answer})
     effects.look_at_upgrades(host)
 

@@ -1,4 +1,4 @@
-"""The record of what a host was, and putting back what roles brought: on made-up hosts that are folders."""
+"""The record of the original state of a host, and its restoration, on fake hosts in folders."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ PASSWD = f"root:x:0:0:root:/root:/bin/sh\nold:x:{ME}:Old:/home/old:/bin/sh\n"
 
 
 class World:
-    """A host that is a folder: files are written into it, programs answer from a table."""
+    """A host in a folder, with program output from a table."""
 
     def __init__(self, root: Path) -> None:
-        """Make what every host has."""
+        """Create the files of every host."""
         self.root = root
         self.programs = Programs()
         for folder in ("etc", "usr/bin", "var/lib", "var/backups", "proc/sys/vm", "home/old", "run", "srv"):
@@ -48,15 +48,15 @@ class World:
         return (self.root / path.lstrip("/")).read_text()
 
     def there(self, path: str) -> bool:
-        """Say whether a path of the host exists."""
+        """Return whether a path of the host exists."""
         return (self.root / path.lstrip("/")).exists()
 
     def has_packages(self, *names: str) -> None:
-        """Say which packages are installed."""
+        """Set the installed packages."""
         self.programs.answers["dpkg-query --show"] = (0, "".join(f"installed {name}\n" for name in names))
 
     def host(self, *, check: bool = False) -> Any:
-        """Return the host as the modules see it."""
+        """Return the host as the modules receive it."""
         return put_back.Host("gpu1", check=check, root=str(self.root), run=self.programs)
 
     def take(self) -> None:
@@ -64,7 +64,7 @@ class World:
         record.take(self.host())
 
     def put_back(self, *, check: bool = False, **wanted: Any) -> Any:
-        """Put back, with nothing wanted but what is given."""
+        """Restore the host, with these parts only."""
         host = self.host(check=check)
         empty = {name: option["default"] for name, option in put_back.OPTIONS.items()}
         put_back.put_back(host, {**empty, **wanted})
@@ -73,19 +73,19 @@ class World:
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    """Give a host with its record taken."""
+    """Return a host with a record."""
     made = World(tmp_path)
     made.take()
     return made
 
 
 def kept(host: Any) -> list[str]:
-    """Return what a host says it kept."""
+    """Return the list of parts that the host kept."""
     return [one["reason"] for one in host.verdicts]
 
 
-def test_the_record_is_taken_once_and_for_root_only(world: World) -> None:
-    """A second take changes nothing, not even where the host has changed; nobody but root can look into the folder."""
+def test_record_is_taken_once_and_is_readable_by_root_only(world: World) -> None:
+    """A second run changes nothing, even after changes of the host."""
     world.write("/etc/hosts", "changed\n")
     taken = record.take(world.host())
     folder = world.root / record.FOLDER.lstrip("/")
@@ -95,8 +95,8 @@ def test_the_record_is_taken_once_and_for_root_only(world: World) -> None:
     assert record.copied(world.host(), "/etc/hosts")[1] == b"127.0.0.1 localhost\n"
 
 
-def test_the_record_holds_no_password_and_no_private_key(tmp_path: Path) -> None:
-    """Hashes of passwords and the host's own keys are not copied."""
+def test_record_contains_no_password_and_no_private_key(tmp_path: Path) -> None:
+    """Password hashes and host keys are not copied."""
     world = World(tmp_path)
     world.write("/etc/shadow", "root:secret:1\n")
     world.write("/etc/ssh/ssh_host_ed25519_key", "secret\n")
@@ -110,15 +110,15 @@ def test_the_record_holds_no_password_and_no_private_key(tmp_path: Path) -> None
 
 
 def test_check_mode_takes_no_record(tmp_path: Path) -> None:
-    """In check mode the record is due, and is not there afterwards."""
+    """It reports the pending record."""
     world = World(tmp_path)
 
     assert record.take(world.host(check=True))
     assert not world.there(record.FOLDER)
 
 
-def test_files_of_ours_go_and_those_of_others_are_restored(world: World) -> None:
-    """What was not there is removed, what was is as before to the byte and the mode, and a second time changes nothing."""
+def test_own_files_are_removed_and_other_files_restored(world: World) -> None:
+    """Content and mode are restored; a second run changes nothing."""
     world.write("/etc/hosts", "ours\n")
     world.write("/etc/primus/x", "ours\n")
     world.write("/opt/tool/bin", "ours\n")
@@ -134,8 +134,8 @@ def test_files_of_ours_go_and_those_of_others_are_restored(world: World) -> None
     assert not world.there("/opt/tool")
 
 
-def test_check_mode_says_what_would_go_and_leaves_it(world: World) -> None:
-    """In check mode the same changes are due, and every file stays."""
+def test_check_mode_removes_no_file(world: World) -> None:
+    """It reports the same changes."""
     world.write("/etc/primus/x", "ours\n")
     host = world.put_back(check=True, files=["/etc/primus"], packages=["redis-server"], accounts=["old"])
 
@@ -143,16 +143,16 @@ def test_check_mode_says_what_would_go_and_leaves_it(world: World) -> None:
     assert world.there("/etc/primus/x")
 
 
-def test_a_block_of_ours_goes_and_later_lines_stay(world: World) -> None:
-    """Only the marked block is taken out: what somebody wrote since stays."""
+def test_own_block_is_removed_and_later_lines_stay(world: World) -> None:
+    """Only the marked block is removed."""
     world.write("/etc/hosts", "# BEGIN primus-bootstrap\n10.0.0.1 gpu1\n# END primus-bootstrap\n127.0.0.1 localhost\n10.9.9.9 mine\n")
     world.put_back(blocks=["/etc/hosts"])
 
     assert world.read("/etc/hosts") == "127.0.0.1 localhost\n10.9.9.9 mine\n"
 
 
-def test_packages_that_were_there_stay(world: World) -> None:
-    """Only what was not there is purged; what another package has come to need since is kept, and says for whom."""
+def test_installed_packages_stay(world: World) -> None:
+    """Only new packages are purged. If another package needs one, it stays and the report names that package."""
     world.has_packages("curl", "redis-server", "jq", "theirs")
     world.programs.answers["apt-mark showmanual"] = (0, "theirs\njq\nredis-server\n")
     simulated = {"jq": "Purg jq [1]\nPurg theirs [1]\n", "redis-server": "Purg redis-server [1]\n"}
@@ -172,8 +172,8 @@ def test_packages_that_were_there_stay(world: World) -> None:
     assert kept(host) == ["package jq: needed by theirs"]
 
 
-def test_what_nothing_needs_any_more_is_swept_at_the_end(world: World) -> None:
-    """A package that apt would keep goes; what a package of somebody needs or recommends stays, and so does the kernel that runs."""
+def test_unneeded_packages_are_removed_at_the_end(world: World) -> None:
+    """Packages that others need or recommend, and the running kernel, stay."""
     kernel = "linux-image-6.1.0-41-amd64"
     world.has_packages("curl", "gawk", "libneeded", "theirs", "theirs-doc", "theirs-extra", kernel)
     world.programs.answers["apt-mark showauto"] = (0, f"curl\ngawk\nlibneeded\ntheirs-doc\ntheirs-extra\n{kernel}\n")
@@ -194,8 +194,8 @@ def test_what_nothing_needs_any_more_is_swept_at_the_end(world: World) -> None:
     assert [call for call in world.programs.calls if " purge " in call] == ["apt-get --yes --quiet -o DPkg::Lock::Timeout=300 purge gawk"]
 
 
-def test_a_purge_does_not_see_data_that_stay(world: World) -> None:
-    """Data are out of the way while their package is purged, and back afterwards; where they are is said."""
+def test_purge_does_not_remove_kept_data(world: World) -> None:
+    """The data are moved during the purge and moved back; the report has their path."""
     world.write("/var/lib/redis/dump.rdb", "data\n")
     world.has_packages("curl", "redis-server")
     seen: list[bool] = []
@@ -216,8 +216,8 @@ def test_a_purge_does_not_see_data_that_stay(world: World) -> None:
     assert kept(host) == ["/var/lib/redis: data"]
 
 
-def test_data_set_aside_by_a_killed_reset_come_back(world: World) -> None:
-    """A reset that was killed in the middle of a purge is finished by the next one: the data are in their place again."""
+def test_data_of_an_interrupted_reset_are_moved_back(world: World) -> None:
+    """The next reset finishes the purge."""
     world.write("/var/lib/redis.primus-kept/dump.rdb", "data\n")
     data = [{"path": "/var/lib/redis", "account": ""}]
     world.put_back(data=data)
@@ -232,8 +232,8 @@ def test_data_set_aside_by_a_killed_reset_come_back(world: World) -> None:
 
 
 @pytest.mark.parametrize(("was_there", "stays"), [(False, False), (True, True)])
-def test_delete_data_takes_only_what_was_not_there(tmp_path: Path, *, was_there: bool, stays: bool) -> None:
-    """With delete_data our data go; a folder that was there before the first apply is kept, and says so."""
+def test_delete_data_removes_only_new_data(tmp_path: Path, *, was_there: bool, stays: bool) -> None:
+    """A folder that existed before the first apply stays and is reported."""
     world = World(tmp_path)
     if was_there:
         world.write("/srv/objects/theirs", "x\n")
@@ -245,8 +245,8 @@ def test_delete_data_takes_only_what_was_not_there(tmp_path: Path, *, was_there:
     assert kept(host) == (["/srv/objects: it may have been there before the first apply"] if stays else [])
 
 
-def test_data_kept_by_one_reset_go_with_a_later_one(world: World) -> None:
-    """What a reset leaves on purpose is no part of the next record: a reset with delete_data after another apply removes it."""
+def test_kept_data_are_removed_by_a_later_reset(world: World) -> None:
+    """Kept data are not part of the next record, so delete_data after another apply removes them."""
     world.write("/srv/objects/ours", "x\n")
     data = [{"path": "/srv/objects", "account": ""}]
     world.put_back(data=data)
@@ -257,8 +257,8 @@ def test_data_kept_by_one_reset_go_with_a_later_one(world: World) -> None:
     assert not world.there("/srv/objects")
 
 
-def test_an_owner_goes_with_its_data_later(world: World) -> None:
-    """An account and its group that a reset kept for its data go with them, also without an apply between; then nothing is left."""
+def test_owner_is_removed_with_its_kept_data(world: World) -> None:
+    """Account and group are removed with the data, also without an apply in between."""
     world.write("/etc/passwd", PASSWD + "keeper:x:900:900::/srv/objects:/usr/sbin/nologin\n")
     world.write("/etc/group", "root:x:0:\nold:x:1:\nkeeper:x:900:\n")
     world.write("/srv/objects/x", "x\n")
@@ -277,8 +277,8 @@ def test_an_owner_goes_with_its_data_later(world: World) -> None:
     assert not world.there("/var/lib/primus")
 
 
-def test_a_role_that_shares_an_account_leaves_it_to_the_one_whose_data_it_owns(world: World) -> None:
-    """Once it was kept for data, another role that brings it too lets it be: else each reset would remove and make it again."""
+def test_shared_account_stays_for_its_data(world: World) -> None:
+    """Another role with the same account does not remove it; otherwise each reset would remove and create it."""
     world.write("/etc/passwd", PASSWD + "keeper:x:900:900::/srv/objects:/usr/sbin/nologin\n")
     world.write("/etc/group", "root:x:0:\nold:x:1:\nkeeper:x:900:\n")
     world.write("/srv/objects/x", "x\n")
@@ -289,8 +289,8 @@ def test_a_role_that_shares_an_account_leaves_it_to_the_one_whose_data_it_owns(w
     assert [call for call in world.programs.calls if "keeper" in call] == []
 
 
-def test_a_home_folder_that_was_kept_goes_later(world: World) -> None:
-    """A home folder stays when its account goes; a later reset with delete_data takes it, although the account is gone already."""
+def test_kept_home_folder_is_removed_later(world: World) -> None:
+    """A later reset with delete_data removes it, although the account no longer exists."""
     world.write("/etc/passwd", PASSWD + "alice:x:5001:4000::/home/alice:/bin/sh\n")
     world.write("/home/alice/x", "x\n")
     first = world.put_back(accounts=["alice"])
@@ -305,8 +305,8 @@ def test_a_home_folder_that_was_kept_goes_later(world: World) -> None:
     assert not world.there("/var/lib/primus")
 
 
-def test_an_account_that_owns_kept_data_stays_and_is_locked(world: World) -> None:
-    """Its number must not go to somebody else; it has no password any more. Others go."""
+def test_owner_of_kept_data_stays_and_is_locked(world: World) -> None:
+    """Its id must not be reused; its password is locked. Other accounts are removed."""
     world.write("/etc/passwd", PASSWD + "keeper:x:900:900::/srv/objects:/usr/sbin/nologin\nalice:x:5001:4000::/home/alice:/bin/sh\n")
     world.write("/srv/objects/x", "x\n")
     world.programs.answers["passwd --status"] = (0, "keeper P 01/01/2026")
@@ -318,8 +318,8 @@ def test_an_account_that_owns_kept_data_stays_and_is_locked(world: World) -> Non
     assert "account keeper: it owns data that stay" in kept(host)
 
 
-def test_an_account_that_was_there_gets_its_shell_back(world: World) -> None:
-    """An account of before is never removed; what a role changed of it is put back."""
+def test_original_account_gets_its_shell_back(world: World) -> None:
+    """It is never removed; changes of roles are reverted."""
     world.write("/etc/passwd", PASSWD.replace("/bin/sh\n", "/bin/bash\n"))
     world.put_back(accounts=["old"])
 
@@ -328,16 +328,16 @@ def test_an_account_that_was_there_gets_its_shell_back(world: World) -> None:
     ]
 
 
-def test_kernel_values_are_as_before(world: World) -> None:
-    """A parameter that a role set has its former value again."""
+def test_kernel_values_are_restored(world: World) -> None:
+    """A parameter that a role set gets its original value."""
     world.write("/proc/sys/vm/max_map_count", "1048576\n")
     world.put_back(sysctl=["vm.max_map_count", "vm.absent"])
 
     assert world.read("/proc/sys/vm/max_map_count") == "65530"
 
 
-def test_a_masked_unit_is_what_it_was(tmp_path: Path) -> None:
-    """A timer that a role masked is unmasked, enabled and started, because it was before."""
+def test_masked_unit_is_restored(tmp_path: Path) -> None:
+    """A timer that was enabled and active is unmasked, enabled and started."""
     world = World(tmp_path)
     world.programs.answers["systemctl list-unit-files"] = (0, "apt-daily.timer enabled enabled\n")
     world.programs.answers["systemctl list-units"] = (0, "apt-daily.timer loaded active waiting x\n")
@@ -350,8 +350,8 @@ def test_a_masked_unit_is_what_it_was(tmp_path: Path) -> None:
     assert "systemctl start apt-daily.timer" in world.programs.calls
 
 
-def test_without_a_record_nothing_of_others_is_touched(tmp_path: Path) -> None:
-    """A host without a record loses only files of ours: packages, units, accounts and files of others stay, and it is said."""
+def test_without_a_record_foreign_items_stay(tmp_path: Path) -> None:
+    """Only our files are removed. Packages, units, accounts and other files stay and are reported."""
     world = World(tmp_path)
     world.write("/etc/primus/x", "ours\n")
     world.write("/etc/chrony.conf", "ours or theirs\n")
@@ -368,8 +368,8 @@ def test_without_a_record_nothing_of_others_is_touched(tmp_path: Path) -> None:
     assert len(kept(host)) == 2
 
 
-def test_a_service_that_nobody_knows_is_not_left_without_its_settings(tmp_path: Path) -> None:
-    """Without a whole record the service of a package is ended before its settings go, and it is said how it comes again."""
+def test_service_is_stopped_before_its_settings_are_removed(tmp_path: Path) -> None:
+    """Without a complete record the report says how to start it again."""
     world = World(tmp_path)
     world.write("/etc/registry.yml", "tls: on\n")
     world.programs.answers["systemctl list-unit-files"] = (0, "registry.service enabled enabled\n")
@@ -384,8 +384,8 @@ def test_a_service_that_nobody_knows_is_not_left_without_its_settings(tmp_path: 
     assert "systemctl enable --now registry.service" in host.verdicts[0]["fix"]
 
 
-def test_a_unit_that_does_not_stop_keeps_its_files(world: World) -> None:
-    """Where a mount is busy its unit fails to stop: the rest of the role stays, the cause is named, and the next reset goes on."""
+def test_unit_that_does_not_stop_keeps_its_files(world: World) -> None:
+    """A busy mount blocks the stop. The rest of the role stays, the cause is reported, and the next reset continues."""
     world.write("/etc/systemd/system/juicefs.service", "[Unit]\n")
     world.programs.answers["systemctl list-units"] = (0, "juicefs.service loaded active running x\n")
     world.programs.answers["systemctl stop"] = (1, "target is busy")
@@ -395,8 +395,8 @@ def test_a_unit_that_does_not_stop_keeps_its_files(world: World) -> None:
     assert world.there("/etc/systemd/system/juicefs.service")
 
 
-def test_the_record_goes_last_and_names_what_others_changed(world: World) -> None:
-    """At the end nothing of ours is left, and packages that somebody installed since are named, not removed."""
+def test_record_is_removed_last_and_foreign_changes_are_listed(world: World) -> None:
+    """Packages that were installed since are listed and stay."""
     world.has_packages("curl", "theirs")
     host = world.host()
     host_origin.forget(host, delete_data=False)
@@ -405,8 +405,8 @@ def test_the_record_goes_last_and_names_what_others_changed(world: World) -> Non
     assert not world.there("/var/lib/primus")
 
 
-def test_a_service_is_told_although_the_first_reset_was_killed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The mark is set before a file goes: a reset that dies in between leaves it, and the next one tells the service."""
+def test_service_restarts_after_an_interrupted_reset(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mark is written before a file is removed, so the next reset restarts the service."""
     world.write("/etc/ssh/sshd_config.d/ours.conf", "x\n")
     wanted: Any = {"files": ["/etc/ssh/sshd_config.d/ours.conf"], "tell": [{"name": "sshd", "argv": ["systemctl", "reload", "ssh"]}]}
 
@@ -422,8 +422,8 @@ def test_a_service_is_told_although_the_first_reset_was_killed(world: World, mon
     assert world.programs.calls.count("systemctl reload ssh") == 1
 
 
-def test_a_folder_that_was_there_stays(world: World) -> None:
-    """Folders that a role made go once they are empty; one that was there before stays although it is empty."""
+def test_original_folder_stays(world: World) -> None:
+    """Folders of roles are removed when empty; original ones stay, even if empty."""
     (world.root / "etc/new.d").mkdir()
     world.put_back(folders=["/etc/new.d", "/var/backups"])
 
@@ -431,8 +431,8 @@ def test_a_folder_that_was_there_stays(world: World) -> None:
     assert world.there("/var/backups")
 
 
-def test_the_keys_of_an_account_are_put_back(tmp_path: Path) -> None:
-    """The keys that were there before come back, with their mode; those of an account that had none go."""
+def test_authorized_keys_are_restored(tmp_path: Path) -> None:
+    """Original keys return with their mode; new key files are removed."""
     world = World(tmp_path)
     world.write("/home/old/.ssh/authorized_keys", "before\n")
     world.write("/etc/passwd", PASSWD + f"new:x:{ME}::/home/new:/bin/sh\n")
@@ -452,8 +452,8 @@ def test_the_keys_of_an_account_are_put_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("link", [".ssh", ".ssh/authorized_keys"])
-def test_keys_are_not_put_back_through_a_link(world: World, link: str) -> None:
-    """An account that makes a link of its .ssh, or of the file in it, gets nothing of root's removed or written."""
+def test_keys_are_not_restored_through_a_link(world: World, link: str) -> None:
+    """An account could redirect the write to root's files with a link at .ssh or the file."""
     world.write("/root/.ssh/authorized_keys", "of root\n")
     target = "root/.ssh" if link == ".ssh" else "root/.ssh/authorized_keys"
     (world.root / "home/old" / link).parent.mkdir(exist_ok=True)

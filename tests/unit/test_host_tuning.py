@@ -1,4 +1,4 @@
-"""The module `host_tuning`, over a made-up root folder; what a kernel refuses is refused by the real one."""
+"""Module `host_tuning` with a fake root folder; some files lead to the real kernel."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ tuning: Any = load_role_module("baseline", "host_tuning")
 
 
 def make_host(root: Path, *, check: bool = False, answers: dict[str, tuple[int, str]] | None = None) -> Any:
-    """Return a host whose root is a folder."""
+    """Return a host with this root folder."""
     return tuning.Host("n1", check=check, root=str(root), run=Programs(answers))
 
 
 def put(root: Path, path: str, text: str) -> Path:
-    """Write a file of the made-up host."""
+    """Write a file of the fake host."""
     file = root / path.lstrip("/")
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text)
@@ -27,19 +27,19 @@ def put(root: Path, path: str, text: str) -> Path:
 
 
 def link(root: Path, path: str, target: str) -> None:
-    """Let a path of the made-up host lead to a file of the real kernel."""
+    """Link a path of the fake host to a file of the real kernel."""
     file = root / path.lstrip("/")
     file.parent.mkdir(parents=True, exist_ok=True)
     file.symlink_to(target)
 
 
 def outcomes(host: Any) -> dict[str, str]:
-    """Return verdict by check."""
+    """Return the verdict of each check."""
     return {record["check"].removeprefix("baseline."): record["verdict"] for record in host.verdicts}
 
 
-def test_a_kernel_parameter_is_set_and_kept(tmp_path: Path) -> None:
-    """A value that differs is written to the kernel and to sysctl.d, and the next run changes nothing."""
+def test_kernel_parameter_is_set_now_and_at_boot(tmp_path: Path) -> None:
+    """A different value is written to the kernel and to sysctl.d; the next run changes nothing."""
     kernel = put(tmp_path, "/proc/sys/vm/max_map_count", "65530\n")
     first = make_host(tmp_path)
     tuning.set_sysctls(first, {"vm.max_map_count": 1048576})
@@ -52,8 +52,8 @@ def test_a_kernel_parameter_is_set_and_kept(tmp_path: Path) -> None:
     assert (len(first.diffs), second.diffs) == (2, [])
 
 
-def test_blanks_between_numbers_are_no_difference(tmp_path: Path) -> None:
-    """The kernel separates several numbers with tabs, hosts.yaml with blanks."""
+def test_white_space_between_numbers_is_ignored(tmp_path: Path) -> None:
+    """The kernel uses tabs, hosts.yaml uses blanks."""
     put(tmp_path, "/proc/sys/net/ipv4/tcp_rmem", "4096\t131072\t6291456\n")
     host = make_host(tmp_path)
     tuning.set_sysctls(host, {"net.ipv4.tcp_rmem": "4096 131072 6291456"})
@@ -62,8 +62,8 @@ def test_blanks_between_numbers_are_no_difference(tmp_path: Path) -> None:
     assert [diff["after_header"] for diff in host.diffs] == ["/etc/sysctl.d/90-primus.conf"]
 
 
-def test_a_container_leaves_the_shared_kernel_alone(tmp_path: Path) -> None:
-    """In a container, even one that may write, values of the machine's kernel are skipped, and not written for boot either."""
+def test_container_does_not_change_the_shared_kernel(tmp_path: Path) -> None:
+    """Values of the host's kernel are skipped, also for boot and in privileged containers."""
     put(tmp_path, "/run/systemd/container", "podman\n")
     kernel = put(tmp_path, "/proc/sys/vm/max_map_count", "65530\n")
     own = put(tmp_path, "/proc/sys/net/core/somaxconn", "4096\n")
@@ -90,8 +90,8 @@ def test_a_container_leaves_the_shared_kernel_alone(tmp_path: Path) -> None:
     assert host.run.calls == []
 
 
-def test_a_read_only_kernel_file_is_skipped_with_its_reason(tmp_path: Path) -> None:
-    """What the real kernel refuses with EACCES or EPERM is skipped, says why, and is not written for boot."""
+def test_read_only_kernel_file_is_skipped_with_its_reason(tmp_path: Path) -> None:
+    """EACCES or EPERM of the real kernel; no file for boot is written."""
     link(tmp_path, "/proc/sys/kernel/ostype", "/proc/sys/kernel/ostype")
     host = make_host(tmp_path)
     tuning.set_sysctls(host, {"kernel.ostype": "Plan9"})
@@ -102,8 +102,8 @@ def test_a_read_only_kernel_file_is_skipped_with_its_reason(tmp_path: Path) -> N
     assert not (tmp_path / "etc").exists()
 
 
-def test_a_value_that_the_kernel_refuses_fails_and_names_it(tmp_path: Path) -> None:
-    """EINVAL of the real kernel is a failure with a fix, not a skip: the value in hosts.yaml is wrong."""
+def test_rejected_value_fails(tmp_path: Path) -> None:
+    """EINVAL of the real kernel means a wrong value in hosts.yaml. The record has a fix."""
     link(tmp_path, "/proc/sys/kernel/score", "/proc/self/oom_score_adj")
     host = make_host(tmp_path)
     tuning.set_sysctls(host, {"kernel.score": 99999})
@@ -114,8 +114,8 @@ def test_a_value_that_the_kernel_refuses_fails_and_names_it(tmp_path: Path) -> N
     ]
 
 
-def test_a_value_that_the_kernel_alters_fails(tmp_path: Path) -> None:
-    """A value that the real kernel cuts short is not called set."""
+def test_truncated_value_fails(tmp_path: Path) -> None:
+    """The kernel stores another value than the written one."""
     name = Path("/proc/self/comm").read_text(encoding="utf-8")
     link(tmp_path, "/proc/sys/kernel/name", "/proc/self/comm")
     host = make_host(tmp_path)
@@ -128,8 +128,8 @@ def test_a_value_that_the_kernel_alters_fails(tmp_path: Path) -> None:
     assert "shows longer-than-fif" in host.broken[0]
 
 
-def test_a_misspelt_parameter_fails_outside_a_container(tmp_path: Path) -> None:
-    """A name that the kernel does not know fails with a fix; one that depends on the kernel's build is skipped."""
+def test_misspelt_parameter_fails_outside_a_container(tmp_path: Path) -> None:
+    """The record has a fix. A parameter that depends on the kernel's build is skipped."""
     host = make_host(tmp_path)
     tuning.set_sysctls(host, {"vm.max_map_cuont": 1, "kernel.numa_balancing": 0})
 
@@ -137,8 +137,8 @@ def test_a_misspelt_parameter_fails_outside_a_container(tmp_path: Path) -> None:
     assert "Fix: mend the name in baseline_sysctl_extra" in host.broken[0]
 
 
-def test_the_governor_of_every_processor_is_set(tmp_path: Path) -> None:
-    """One processor that differs is enough for a change; the boot line covers all of them."""
+def test_governor_of_every_processor_is_set(tmp_path: Path) -> None:
+    """One different processor is a change; the boot line covers all."""
     pattern = "/sys/devices/system/cpu/cpu*/cpufreq/scaling_governor"
     files = [put(tmp_path, pattern.replace("*", str(cpu)), "performance\n") for cpu in range(3)]
     files.append(put(tmp_path, pattern.replace("*", "3"), "powersave\n"))
@@ -150,8 +150,8 @@ def test_the_governor_of_every_processor_is_set(tmp_path: Path) -> None:
     assert (tmp_path / "etc/tmpfiles.d/90-primus.conf").read_text() == tuning.HEADER + f"w- {pattern} - - - - performance\n"
 
 
-def test_a_machine_without_frequency_driver_skips_the_governor(tmp_path: Path) -> None:
-    """A virtual machine has no scaling_governor: skipped, with the reason that the role gives."""
+def test_machine_without_frequency_driver_skips_the_governor(tmp_path: Path) -> None:
+    """Virtual machines have no scaling_governor; the role gives the reason."""
     host = make_host(tmp_path)
     tuning.set_sysfs(host, [{"check": "governor", "pattern": "/sys/devices/x*", "value": "performance", "absent": "no driver"}])
 
@@ -162,7 +162,7 @@ LIMITS = {"memlock": {"soft": -1, "hard": -1, "scale": 1024}, "nofile": {"soft":
 
 
 def test_limits_are_written_for_logins_and_services(tmp_path: Path) -> None:
-    """Limits go to limits.d (with lines for root, whom `*` does not mean) and to systemd, which is told about them."""
+    """limits.d has separate lines for root, because `*` excludes it. Systemd is reloaded."""
     host = make_host(tmp_path)
     tuning.set_limits(host, LIMITS, may=lambda *_: True)
 
@@ -176,8 +176,8 @@ def test_limits_are_written_for_logins_and_services(tmp_path: Path) -> None:
     assert outcomes(host) == {"limit.memlock": "pass", "limit.nofile": "pass"}
 
 
-def test_a_limit_that_root_cannot_raise_is_not_written(tmp_path: Path) -> None:
-    """PAM would refuse every login with it; it is skipped with the hard limit, and the other limits are set."""
+def test_limit_that_root_cannot_raise_is_skipped(tmp_path: Path) -> None:
+    """PAM would refuse every login. The reason has the hard limit, and other limits are set."""
     host = make_host(tmp_path)
     tuning.set_limits(host, LIMITS, may=lambda number, *_: number != resource.RLIMIT_MEMLOCK)
 
@@ -185,8 +185,8 @@ def test_a_limit_that_root_cannot_raise_is_not_written(tmp_path: Path) -> None:
     assert "memlock" not in (tmp_path / "etc/security/limits.d/90-primus.conf").read_text()
 
 
-def test_a_run_killed_before_the_reload_is_finished_by_the_next(tmp_path: Path) -> None:
-    """The file is there and systemd was never told: the next run tells it, once."""
+def test_missing_reload_is_done_by_the_next_run(tmp_path: Path) -> None:
+    """The file exists but systemd was not reloaded; the next run reloads it once."""
     killed = make_host(tmp_path)
     killed.tell = lambda *_: None
     tuning.set_limits(killed, LIMITS, may=lambda *_: True)
@@ -199,8 +199,8 @@ def test_a_run_killed_before_the_reload_is_finished_by_the_next(tmp_path: Path) 
     assert [diff["after_header"] for diff in second.diffs] == ["systemd"]
 
 
-def test_swap_is_turned_off_now_and_at_boot(tmp_path: Path) -> None:
-    """The areas are switched off, their fstab lines commented out, and every other line is kept."""
+def test_swap_is_disabled_now_and_at_boot(tmp_path: Path) -> None:
+    """The areas are disabled and their fstab lines commented out; other lines stay."""
     put(tmp_path, "/proc/swaps", "Filename\tType\n/dev/sda2 partition\n")
     table = put(tmp_path, "/etc/fstab", "# swap below\nUUID=1 / ext4 defaults 0 1\nUUID=2\tnone\tswap\tsw 0 0\n#UUID=3 none swap sw 0 0\n")
     host = make_host(tmp_path)
@@ -215,8 +215,8 @@ def test_swap_is_turned_off_now_and_at_boot(tmp_path: Path) -> None:
     assert outcomes(host) == {"swap": "pass"}
 
 
-def test_swap_that_cannot_be_freed_fails_with_the_cause(tmp_path: Path) -> None:
-    """A swapoff that runs out of memory is a failure that names the program's own words."""
+def test_failed_swapoff_has_its_cause(tmp_path: Path) -> None:
+    """The record contains the program's error message."""
     put(tmp_path, "/proc/swaps", "Filename\tType\n/dev/sda2 partition\n")
     host = make_host(tmp_path, answers={"swapoff -a": (4, "swapoff: /dev/sda2: Cannot allocate memory")})
     tuning.turn_swap_off(host, True)  # noqa: FBT003
@@ -224,8 +224,8 @@ def test_swap_that_cannot_be_freed_fails_with_the_cause(tmp_path: Path) -> None:
     assert host.broken[0].startswith("swap: swapoff: /dev/sda2: Cannot allocate memory. Fix: ")
 
 
-def test_kernel_arguments_wait_for_the_next_boot(tmp_path: Path) -> None:
-    """They go to GRUB's drop-in; until /proc/cmdline has them the verdict is a fail that names the playbook for a reboot."""
+def test_kernel_arguments_need_a_reboot(tmp_path: Path) -> None:
+    """They are written to GRUB's drop-in. Until /proc/cmdline has them the check fails and names the playbook."""
     put(tmp_path, "/usr/sbin/update-grub", "")
     line = put(tmp_path, "/proc/cmdline", "root=/dev/sda1 quiet\n")
     first = make_host(tmp_path)
@@ -241,8 +241,8 @@ def test_kernel_arguments_wait_for_the_next_boot(tmp_path: Path) -> None:
     assert (outcomes(booted), booted.diffs) == ({"kernel_arguments": "pass"}, [])
 
 
-def test_the_hosts_block_comes_first_and_is_replaced_whole(tmp_path: Path) -> None:
-    """The block stands before Debian's 127.0.1.1 line, a new one replaces the old, and an empty one takes it away."""
+def test_hosts_block_is_first_and_replaced_completely(tmp_path: Path) -> None:
+    """It precedes Debian's 127.0.1.1 line. An empty block removes it."""
     original = "127.0.0.1 localhost\n127.0.1.1 n1\n"
     hosts = put(tmp_path, "/etc/hosts", original)
     seen = []
@@ -256,8 +256,8 @@ def test_the_hosts_block_comes_first_and_is_replaced_whole(tmp_path: Path) -> No
     assert seen[2] == original
 
 
-def test_modules_are_loaded_and_one_that_is_absent_fails(tmp_path: Path) -> None:
-    """A module is loaded now and at boot; what modprobe says about an absent one is the cause."""
+def test_modules_are_loaded_and_missing_ones_fail(tmp_path: Path) -> None:
+    """A module is loaded now and at boot; modprobe's message is the cause."""
     put(tmp_path, "/sys/module/ib_umad/refcnt", "0")
     host = make_host(tmp_path, answers={"modprobe --": (1, "modprobe: FATAL: Module nosuch not found")})
     tuning.load_modules(host, ["ib-umad", "nosuch"])
@@ -267,8 +267,8 @@ def test_modules_are_loaded_and_one_that_is_absent_fails(tmp_path: Path) -> None
     assert "Module nosuch not found" in host.broken[0]
 
 
-def test_only_timers_that_exist_are_masked(tmp_path: Path) -> None:
-    """One call asks for all units; masked and absent ones need nothing."""
+def test_only_existing_timers_are_masked(tmp_path: Path) -> None:
+    """One call queries all units; masked and missing ones need no change."""
     states = "LoadState=loaded\nActiveState=active\n\nLoadState=masked\n\nLoadState=not-found"
     host = make_host(tmp_path, answers={"systemctl show": (0, states)})
     tuning.mask_units(host, ["a.timer", "b.timer", "c.timer"])
@@ -276,8 +276,8 @@ def test_only_timers_that_exist_are_masked(tmp_path: Path) -> None:
     assert host.run.calls[1:] == ["systemctl stop a.timer", "systemctl mask a.timer"]
 
 
-def test_a_timer_that_failed_when_it_was_masked_is_forgiven(tmp_path: Path) -> None:
-    """A masked unit in the state failed would leave the host degraded for ever."""
+def test_failed_state_of_a_masked_timer_is_reset(tmp_path: Path) -> None:
+    """It would leave the host degraded."""
     states = "LoadState=masked\nActiveState=failed\n\nLoadState=masked\nActiveState=inactive"
     host = make_host(tmp_path, answers={"systemctl show": (0, states)})
     tuning.mask_units(host, ["a.timer", "b.timer"])
@@ -297,8 +297,8 @@ def test_a_timer_that_failed_when_it_was_masked_is_forgiven(tmp_path: Path) -> N
         ),
     ],
 )
-def test_the_time_service_runs_with_its_newest_configuration(tmp_path: Path, state: str, calls: list[str], *, pending: bool) -> None:
-    """A running service is left alone unless its configuration changed; a stopped one is enabled and started."""
+def test_time_service_restarts_after_a_configuration_change(tmp_path: Path, state: str, calls: list[str], *, pending: bool) -> None:
+    """Otherwise it is not restarted; a stopped service is enabled and started."""
     mark = put(tmp_path, "/var/lib/primus/baseline/chrony.service.pending", "")
     if not pending:
         mark.unlink()
@@ -310,8 +310,8 @@ def test_the_time_service_runs_with_its_newest_configuration(tmp_path: Path, sta
     assert not mark.exists()
 
 
-def test_root_without_the_right_to_set_the_clock_skips_time(tmp_path: Path) -> None:
-    """The bounding set of process 1 decides, not the kind of machine."""
+def test_missing_right_to_set_the_clock_skips_time(tmp_path: Path) -> None:
+    """The capability bounding set of process 1 decides."""
     put(tmp_path, "/proc/1/status", "CapBnd:\t00000000a80425fb\n")
     host = make_host(tmp_path)
     tuning.keep_time(host, "chrony.service")
@@ -321,8 +321,8 @@ def test_root_without_the_right_to_set_the_clock_skips_time(tmp_path: Path) -> N
     ]
 
 
-def test_the_time_zone_is_a_link_and_an_unknown_one_fails(tmp_path: Path) -> None:
-    """/etc/localtime leads to the zone; a zone that the host does not have is not linked to."""
+def test_time_zone_is_a_link_and_an_unknown_one_fails(tmp_path: Path) -> None:
+    """/etc/localtime links to an existing zone only."""
     put(tmp_path, "/usr/share/zoneinfo/Etc/UTC", "")
     put(tmp_path, "/etc/hostname", "n1\n")
     first, second, unknown = make_host(tmp_path), make_host(tmp_path), make_host(tmp_path)
@@ -335,12 +335,12 @@ def test_the_time_zone_is_a_link_and_an_unknown_one_fails(tmp_path: Path) -> Non
     assert "no /usr/share/zoneinfo/Mars/Olympus" in unknown.broken[0]
 
 
-def test_a_file_that_cannot_be_written_names_itself_and_leaves_nothing_behind(tmp_path: Path) -> None:
-    """A disk that is full in the middle of a write leaves the old file, no half-written one, and an error with the path."""
+def test_failed_write_reports_its_path_and_leaves_no_partial_file(tmp_path: Path) -> None:
+    """A full disk leaves the old file unchanged."""
     target = put(tmp_path, "/etc/chrony.conf", "old\n")
     host = make_host(tmp_path)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4, hard))  # Python ignores SIGXFSZ, so a write beyond it is an OSError
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4, hard))  # Python ignores SIGXFSZ, so a write beyond the limit is an OSError.
     try:
         with pytest.raises(OSError, match="File too large") as caught:
             host.write("/etc/chrony.conf", "new and longer\n")

@@ -1,4 +1,4 @@
-"""The role kueue: which queues are refused before anything changes."""
+"""Role kueue: validation of queues."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ QUOTA = {"flavor": "mi300x", "resources": {"amd.com/gpu": 64}}
 
 
 def rules(**changed: Any) -> list[str]:
-    """Return the names of the rules that a statement breaks."""
+    """Return the rules that the variables violate."""
     return [rule for _, _, _, rule in kueue.findings(stated(**changed))]
 
 
 def queue(**changed: Any) -> list[dict[str, Any]]:
-    """Return the one queue of a cluster, with changes."""
+    """Return the single queue of a cluster, with changes."""
     return [{"name": "training", "cohort": "cluster", "quotas": [QUOTA]} | changed]
 
 
-def test_right_queues_are_taken() -> None:
-    """A statement that Kueue takes has no finding, and neither has none at all."""
+def test_valid_queues_are_accepted() -> None:
+    """Empty variables are accepted too."""
     assert rules() == []
     assert kueue.findings({}) == []
 
@@ -69,8 +69,8 @@ def test_right_queues_are_taken() -> None:
         ({"kueue_cohorts": [{"name": "a", "quotas": [{**QUOTA, "lending_limits": {"amd.com/gpu": 8}}]}]}, "kueue-quota", "parent"),
     ],
 )
-def test_wrong_queues_are_refused(changed: dict[str, Any], rule: str, says: str) -> None:
-    """What Kueue refuses, or what would leave jobs waiting for ever, is one finding that says what and how to mend it."""
+def test_invalid_queues_are_refused(changed: dict[str, Any], rule: str, says: str) -> None:
+    """Kueue would reject them, or their jobs would wait for ever. Each finding has a fix."""
     found = kueue.findings(stated(**changed))
 
     assert [one[3] for one in found] == [rule]
@@ -79,8 +79,8 @@ def test_wrong_queues_are_refused(changed: dict[str, Any], rule: str, says: str)
     assert kueue.kueue_findings(stated(**changed)) == [f"{found[0][1]}. Fix: {found[0][2]}"]
 
 
-def test_flavors_that_share_resources_must_share_all() -> None:
-    """Kueue groups flavors by resource: two that share one resource and differ in another cannot be written down."""
+def test_flavors_with_a_common_resource_must_share_all() -> None:
+    """Kueue groups flavors by resource and cannot represent a partial overlap."""
     flavors = [{"name": "mi300x", "model": "MI300X"}, {"name": "mi325x", "model": "MI325X"}]
     quotas = [QUOTA, {"flavor": "mi325x", "resources": {"amd.com/gpu": 8, "memory": "1Ti"}}]
 

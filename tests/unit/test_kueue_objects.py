@@ -1,4 +1,4 @@
-"""The role kueue: queues of hosts.yaml as objects, and what of them cannot be changed."""
+"""Role kueue: Kubernetes objects generated for queues, and immutable fields."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ objects = plugin("kueue", "kueue_objects")
     ("written", "canonical"),
     [(0, "0"), (64, "64"), (1000, "1k"), (1500, "1500"), ("8192Gi", "8Ti"), ("1.5Ti", "1536Gi"), ("1025Ki", "1025Ki"), ("0.5", "500m")],
 )
-def test_a_quantity_is_written_as_kubernetes_does(written: object, canonical: str) -> None:
-    """A webhook gives quantities back in one form; another one would look like a change at every run."""
+def test_quantity_has_the_canonical_form(written: object, canonical: str) -> None:
+    """A webhook normalizes quantities; another form would be a change at every run."""
     assert objects.canonical(written) == canonical
 
 
-def test_objects_come_in_the_order_of_their_names() -> None:
-    """What others name stands first, every object is marked as ours, and the node itself is the lowest level."""
+def test_referenced_objects_come_first() -> None:
+    """Every object has our label, and the node is the lowest level of the topology."""
     found = objects.kueue_objects(stated())
     kinds = ["Topology", "ResourceFlavor", "ClusterQueue", "WorkloadPriorityClass", "LocalQueue"]
     topology, flavor, queue, priority, local = found
@@ -44,8 +44,8 @@ def test_objects_come_in_the_order_of_their_names() -> None:
     assert local["spec"] == {"clusterQueue": "training", "stopPolicy": "None"}
 
 
-def test_flavors_of_one_vendor_stand_in_one_group() -> None:
-    """Flavors with the same resources are alternatives of each other; those with other resources are a group of their own."""
+def test_flavors_with_the_same_resources_share_a_group() -> None:
+    """They are alternatives; other flavors have their own group."""
     quotas = [
         {"flavor": "mi300x", "resources": {"amd.com/gpu": 64}, "borrowing_limits": {"amd.com/gpu": 8}},
         {"flavor": "mi325x", "resources": {"amd.com/gpu": 8}},
@@ -62,22 +62,22 @@ def test_flavors_of_one_vendor_stand_in_one_group() -> None:
 
 
 def test_without_levels_there_is_no_topology() -> None:
-    """No levels make no topology, and a flavor names none."""
+    """Flavors name none then."""
     found = objects.kueue_objects(stated(kueue_topology_levels=[]))
 
     assert [one["kind"] for one in found][:1] == ["ResourceFlavor"]
     assert "topologyName" not in found[0]["spec"]
 
 
-def test_namespaces_are_named_once() -> None:
-    """Two queues of a namespace ask for it once."""
+def test_each_namespace_is_created_once() -> None:
+    """Two queues may share a namespace."""
     queues = [{"namespace": "a"}, {"namespace": "b"}, {"namespace": "a"}]
 
     assert [one["metadata"]["name"] for one in objects.kueue_namespaces(queues)] == ["a", "b"]
 
 
-def test_what_cannot_be_changed_is_named() -> None:
-    """Another rack label on a topology that exists is refused with the way out; the same objects and new ones are not."""
+def test_change_of_an_immutable_field_is_refused() -> None:
+    """Another rack label of an existing topology gets a fix. Equal and new objects are accepted."""
     wanted = objects.kueue_objects(stated())
     live = copy.deepcopy(wanted)
     live[0]["spec"]["levels"][0]["nodeLabel"] = "example.com/row"
@@ -91,8 +91,8 @@ def test_what_cannot_be_changed_is_named() -> None:
     assert "kubectl delete localqueue main -n team-a" in found[1]
 
 
-def test_a_flavor_is_fixed_only_with_a_topology() -> None:
-    """Kueue lets a flavor's labels change as long as it has no topology, and lets it get one."""
+def test_flavor_is_immutable_only_with_a_topology() -> None:
+    """Without one, labels can change and a topology can be added."""
     wanted = objects.kueue_objects(stated())[1:2]
     live = copy.deepcopy(wanted)
     live[0]["spec"] = {"nodeLabels": {"other": "x"}}

@@ -1,4 +1,4 @@
-"""The role kueue: what is said of queues, quotas and topology once they stand."""
+"""Role kueue: verdicts on queues, quotas and topology of a cluster."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WANTED = objects.kueue_objects(stated())
 
 
 def live(status: str = "True") -> list[dict[str, Any]]:
-    """Return the objects as a cluster has them, queues with the condition Active."""
+    """Return the objects of a cluster, with active queues."""
     found: list[dict[str, Any]] = copy.deepcopy(WANTED)
     for one in found:
         if one["kind"] in {"ClusterQueue", "LocalQueue"}:
@@ -21,20 +21,20 @@ def live(status: str = "True") -> list[dict[str, Any]]:
     return found
 
 
-def judge(check: str, **changed: Any) -> list[dict[str, Any]]:
-    """Return the records of a check on a cluster in order, with changes."""
+def records_of(check: str, **changed: Any) -> list[dict[str, Any]]:
+    """Return the records of a check on a healthy cluster, with changes."""
     overcommit = changed.pop("overcommit", False)
     seen = {"objects": live(), "nodes": [node(f"n{number}") for number in range(8)]} | changed
     return [one for one in verdicts.kueue_verdicts(WANTED, seen, "cp1", overcommit) if one["check"] == check]
 
 
-def words(check: str, **changed: Any) -> list[str]:
-    """Return the verdicts alone."""
-    return [one["verdict"] for one in judge(check, **changed)]
+def verdicts_of(check: str, **changed: Any) -> list[str]:
+    """Return the verdicts only."""
+    return [one["verdict"] for one in records_of(check, **changed)]
 
 
-def test_a_cluster_in_order_passes() -> None:
-    """Active queues, quotas that fit and labelled nodes pass, and nothing is surplus."""
+def test_healthy_cluster_passes() -> None:
+    """Active queues, fitting quotas and labelled nodes pass, and no object is surplus."""
     nodes = [node(f"n{number}") for number in range(8)]
     found = verdicts.kueue_verdicts(WANTED, {"objects": live(), "nodes": nodes}, "cp1", overcommit=False)
 
@@ -42,42 +42,42 @@ def test_a_cluster_in_order_passes() -> None:
     assert {one["check"] for one in found} == {"kueue.queue", "kueue.quota", "kueue.topology"}
 
 
-def test_a_queue_that_is_not_active_fails_with_kueues_words() -> None:
-    """Kueue's message is the reason; a queue without the condition is unknown, one that is missing fails."""
-    [queue, _] = judge("kueue.queue", objects=live("False"))
+def test_inactive_queue_fails_with_kueues_message() -> None:
+    """A queue without the condition is unknown, a missing one fails."""
+    [queue, _] = records_of("kueue.queue", objects=live("False"))
 
     assert (queue["verdict"], queue["reason"]) == ("fail", "references missing ResourceFlavor(s)")
-    assert words("kueue.queue", objects=copy.deepcopy(WANTED)) == ["unknown", "unknown"]
-    assert words("kueue.queue", objects=[]) == ["fail", "fail"]
-    assert words("kueue.queue", objects=None) == ["unknown", "unknown"]
+    assert verdicts_of("kueue.queue", objects=copy.deepcopy(WANTED)) == ["unknown", "unknown"]
+    assert verdicts_of("kueue.queue", objects=[]) == ["fail", "fail"]
+    assert verdicts_of("kueue.queue", objects=None) == ["unknown", "unknown"]
 
 
-def test_quotas_beyond_the_nodes_are_said() -> None:
-    """64 GPUs on seven nodes of 8 fail; where it is meant so it is skipped; where a node is silent it is unknown."""
+def test_quotas_above_the_capacity_fail() -> None:
+    """64 GPUs on seven nodes of 8 fail. Intended overcommitment is skipped; a node without data is unknown."""
     seven = [node(f"n{number}") for number in range(7)]
     silent = [*seven, node("n7", None)]
 
-    assert words("kueue.quota", nodes=seven) == ["fail", "fail"]
-    assert words("kueue.quota", nodes=seven, overcommit=True) == ["skipped", "skipped"]
-    assert words("kueue.quota", nodes=silent) == ["unknown", "pass"]
-    assert words("kueue.quota", nodes=[]) == ["unknown", "unknown"]
-    assert words("kueue.quota", nodes=None) == ["unknown", "unknown"]
+    assert verdicts_of("kueue.quota", nodes=seven) == ["fail", "fail"]
+    assert verdicts_of("kueue.quota", nodes=seven, overcommit=True) == ["skipped", "skipped"]
+    assert verdicts_of("kueue.quota", nodes=silent) == ["unknown", "pass"]
+    assert verdicts_of("kueue.quota", nodes=[]) == ["unknown", "unknown"]
+    assert verdicts_of("kueue.quota", nodes=None) == ["unknown", "unknown"]
 
 
-def test_a_node_without_its_rack_is_named() -> None:
-    """Kueue passes over a node that lacks a level's label, without a word; the verdict names it."""
+def test_node_without_a_rack_label_is_reported() -> None:
+    """Kueue ignores such nodes without a message."""
     nodes = [*(node(f"n{number}") for number in range(7)), node("n7", rack="")]
-    [found] = judge("kueue.topology", nodes=nodes)
+    [found] = records_of("kueue.topology", nodes=nodes)
 
     assert (found["verdict"], found["found"]) == ("fail", "not on n7")
 
 
-def test_objects_that_nobody_states_are_named_and_kept() -> None:
-    """An object with our mark that hosts.yaml no longer states is reported with the way to delete it; a foreign one is not."""
+def test_surplus_objects_are_reported_and_kept() -> None:
+    """An object with our label that hosts.yaml no longer contains gets a fix; foreign ones are ignored."""
     ours, foreign = copy.deepcopy(WANTED[1]), copy.deepcopy(WANTED[1])
     ours["metadata"]["name"] = "former"
     foreign["metadata"] = {"name": "foreign"}
-    [found] = judge("kueue.surplus", objects=[*live(), ours, foreign])
+    [found] = records_of("kueue.surplus", objects=[*live(), ours, foreign])
 
     assert (found["verdict"], found["device"]) == ("skipped", "ResourceFlavor former")
     assert "kubectl delete resourceflavor former" in found["fix"]

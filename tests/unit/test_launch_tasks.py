@@ -34,16 +34,16 @@ def test_a_task_is_found_by_one_word_or_two() -> None:
         ([], "no task is given after --"),
     ],
 )
-def test_another_word_gets_the_nearest_task(words: list[str], message: str) -> None:
-    """A slip is answered with a name."""
+def test_unknown_word_suggests_the_nearest_task(words: list[str], message: str) -> None:
+    """The error contains its name."""
     with pytest.raises(UsageError) as raised:
         find_task(words)
 
     assert message in str(raised.value)
 
 
-def test_the_trainers_are_there() -> None:
-    """What the training tasks start exists in the tree."""
+def test_trainers_exist() -> None:
+    """The files that the training tasks start are in the tree."""
     root = Path(__file__).resolve().parents[2] / "workloads"
     for name in ("train pretrain", "train posttrain"):
         program = all_tasks()[name].program

@@ -1,4 +1,4 @@
-"""The runner and the gate of the role `node_health`: what one writes, the other reads; nothing that went wrong is read as good."""
+"""The runner and the gate of the role `node_health`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PROGRAMS = sorted([*FILES.glob("*.py"), *HEALTH.glob("*.py")])
 
 
 def document(**changes: Any) -> dict[str, Any]:
-    """Return a health.json of this boot, written now."""
+    """Return a current health.json of this boot."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
     base = {
         "schema": "primus.health/1",
@@ -41,13 +41,13 @@ def document(**changes: Any) -> dict[str, Any]:
         (["skipped"], "pass"),
     ],
 )
-def test_the_worst_verdict_counts(words: list[str], overall: str) -> None:
-    """Fail if any fails, else unknown if any is unknown, else pass."""
+def test_worst_verdict_counts(words: list[str], overall: str) -> None:
+    """Fail before unknown before pass."""
     assert runner.make_document({}, [{"verdict": word} for word in words])["verdict"] == overall
 
 
-def test_the_gate_keeps_to_the_validity_to_the_second(tmp_path: Path) -> None:
-    """A file is good for exactly as long as it says."""
+def test_validity_ends_after_the_stated_seconds(tmp_path: Path) -> None:
+    """The gate accepts the file until then."""
     path = tmp_path / "health.json"
     path.write_text(json.dumps(document(written=1000.0, valid_for_s=60)), encoding="utf-8")
 
@@ -56,15 +56,15 @@ def test_the_gate_keeps_to_the_validity_to_the_second(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.name)
-def test_the_programs_are_written_for_python_3_9(path: Path) -> None:
-    """Hosts run the python3 of their distribution; RHEL 9 ships 3.9."""
+def test_programs_support_python_3_9(path: Path) -> None:
+    """Hosts use the python3 of their distribution; RHEL 9 has 3.9."""
     tree = ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 9))
 
     assert not [node for node in ast.walk(tree) if isinstance(node, ast.Match)]
 
 
 def test_every_program_is_shipped() -> None:
-    """The role's list of files names every program of its folder: a check that is not brought could not be run."""
+    """The role's list contains all files of the folder."""
     listed = (FILES.parent / "vars" / "main.yml").read_text(encoding="utf-8")
 
     assert [path.name for path in HEALTH.glob("*.py") if f"'health/{path.name}'" not in listed] == []

@@ -1,4 +1,4 @@
-"""What preflight says of a clock that was read at some moment between a question and its answer."""
+"""The preflight check of clocks, with the uncertainty of the round trip."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _SPEC.loader.exec_module(preflight_ask)
         pytest.param(-5.0, 5.0, "unknown", id="very slow answer"),
     ],
 )
-def test_a_slow_answer_accuses_nobody(least_s: float, most_s: float, expected: str) -> None:
-    """Pass and fail need every moment between question and answer to agree; else the clock is unknown, with a reason."""
+def test_slow_answer_is_unknown(least_s: float, most_s: float, expected: str) -> None:
+    """Pass and fail require that all times between question and answer agree."""
     got = preflight_ask.judge_clock(least_s, most_s, 1.0)
 
     assert got["verdict"] == expected

@@ -1,4 +1,4 @@
-"""The callback that tells a watcher what Kubespray's Ansible does, without that Ansible."""
+"""The callback that reports events of Kubespray's Ansible, tested without that Ansible."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def callback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Give the callback with a file of its own; `lines()` returns what it wrote."""
+    """Return the callback with its own file; `lines()` returns its content."""
     monkeypatch.setenv("PRIMUS_LINES", str(tmp_path / "lines"))
     (folder,) = kubernetes.__path__
     spec = importlib.util.spec_from_file_location("primus_lines", f"{folder}/callbacks/primus_lines.py")
@@ -32,13 +32,13 @@ def callback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def result(found: dict[str, Any], *, ignore_unreachable: bool = False) -> Any:
-    """Return what Ansible hands a callback."""
+    """Return a result as Ansible passes it to a callback."""
     task = SimpleNamespace(_uuid="1", get_name=lambda: "Pull", get_path=lambda: "roles/x.yml:3", ignore_unreachable=ignore_unreachable)
     return SimpleNamespace(_host=SimpleNamespace(get_name=lambda: "n1"), _task=task, _result=found)
 
 
-def test_an_error_that_the_playbook_ignores_is_marked(callback: Any) -> None:
-    """By `ignore_errors`, or by `ignore_unreachable` of a host that is away; another one is not marked."""
+def test_ignored_error_is_marked(callback: Any) -> None:
+    """By `ignore_errors`, or `ignore_unreachable` for an unreachable host."""
     callback.v2_runner_on_failed(result({"msg": "no space"}), ignore_errors=True)
     callback.v2_runner_on_unreachable(result({"msg": "no route"}, ignore_unreachable=True))
     callback.v2_runner_on_failed(result({"msg": "no space"}))
@@ -47,8 +47,8 @@ def test_an_error_that_the_playbook_ignores_is_marked(callback: Any) -> None:
     assert [line["res"] for line in callback.lines()] == [{"msg": "no space"}, {"msg": "no route"}, {"msg": "no space"}]
 
 
-def test_a_result_keeps_why_it_failed_and_no_secret(callback: Any) -> None:
-    """The message of the first item that failed; of a task with no_log only that it was censored."""
+def test_result_has_its_reason_and_no_secret(callback: Any) -> None:
+    """The message of the first failed item; a task with no_log is only marked as censored."""
     items = [{"failed": False}, {"failed": True, "stderr": "disk full"}]
     callback.v2_runner_on_failed(result({"msg": "items", "results": items}))
     callback.v2_runner_on_failed(result({"_ansible_no_log": True, "msg": "password=x", "rc": 1}))

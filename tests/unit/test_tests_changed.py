@@ -1,4 +1,4 @@
-"""Which changes make a long test run."""
+"""Selection of the long tests for a change."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from tests.changed import ROOT, concerns
         (["tests/unit/test_x.py"], "left out"),
     ],
 )
-def test_a_change_below_one_of_the_paths_makes_it_run(changed: list[str], wanted: str) -> None:
-    """Folders are compared by whole names, and what all tests stand on concerns each."""
+def test_change_below_a_path_selects_the_test(changed: list[str], wanted: str) -> None:
+    """Whole folder names are compared; shared test files select every test."""
     assert concerns(changed, ["roles/redis/", "playbooks/day2/backup.yml"]) is (wanted == "runs")
 
 
-def test_the_paths_of_long_tests_exist() -> None:
-    """A path that was renamed would keep its tests from ever running on a change."""
+def test_paths_of_long_tests_exist() -> None:
+    """A renamed path would disable the selection."""
     named = {
         path
         for file in (ROOT / "tests").rglob("*.py")

@@ -1,4 +1,4 @@
-"""`--rest` of the tests themselves: which pass still holds after which change, and what a cut-off run leaves to the next."""
+"""`--rest` of the tests: which passes remain valid after a change or an interrupted run."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ LAB = "tests/lab/test_apply.py"
         ("Makefile", False),
     ],
 )
-def test_what_can_matter_to_a_test(changed: str, *, expected: bool) -> None:
-    """Code and what tests share does; text, other tests and Molecule's scenarios do not."""
+def test_files_that_affect_a_test(changed: str, *, expected: bool) -> None:
+    """Code and shared test files do; text, other tests and Molecule scenarios do not."""
     assert matters(changed, LAB) is expected
 
 
-def test_a_pass_holds_on_code_that_is_known_to_be_the_same() -> None:
-    """A commit that nobody knows any more proves nothing."""
+def test_pass_is_valid_for_equal_code_only() -> None:
+    """An unknown commit proves nothing."""
     passes = {f"{LAB}::test_a": "same", f"{LAB}::test_b": "other", f"{LAB}::test_c": "gone"}
     changed: dict[str, list[str] | None] = {"same": ["README.md"], "other": ["roles/x/tasks/main.yml"], "gone": None}
 

@@ -1,4 +1,4 @@
-"""The role trainer: runtimes of hosts.yaml as objects."""
+"""Role `trainer`: objects generated for the runtimes of hosts.yaml."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from tests.unit.kueue_rig import plugin
 trainer = plugin("trainer", "trainer")
 
 
-def test_a_runtime_has_what_trainer_looks_for() -> None:
-    """Job and container are called `node` and bear the step's label, shared memory is mounted, and the site's own fields come in."""
+def test_runtime_has_the_fields_of_trainer() -> None:
+    """Job and container have the name `node` and the step's label; shared memory is mounted, and the site's fields are added."""
     stated = {
         "name": "torch-rocm",
         "image": "registry.example.com/train:1",
@@ -33,8 +33,8 @@ def test_a_runtime_has_what_trainer_looks_for() -> None:
     assert (pod["hostNetwork"], container["env"]) == (True, [{"name": "A", "value": "b"}])
 
 
-def test_a_runtime_needs_a_name_and_an_image_only() -> None:
-    """One node and 64 GiB of shared memory, where nothing else is said."""
+def test_runtime_needs_a_name_and_an_image_only() -> None:
+    """The defaults are one node and 64 GiB of shared memory."""
     made = trainer.trainer_runtime({"name": "a", "image": "b:1"})
     pod = made["spec"]["template"]["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
 

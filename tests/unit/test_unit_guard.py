@@ -1,4 +1,4 @@
-"""The guard of the unit tests itself."""
+"""The guard of the unit tests."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from tests.unit.conftest import Guard
         ("socket.getaddrinfo", ("localhost", 80, 0, 0, 0)),
     ],
 )
-def test_a_process_the_network_and_a_sleep_are_refused(event: str, arguments: tuple[Any, ...]) -> None:
-    """The error says what was done and what to do; it is kept for the verdict on the test, since code may swallow it."""
+def test_processes_network_and_sleeps_are_refused(event: str, arguments: tuple[Any, ...]) -> None:
+    """The error has the action and a fix. It is stored, because the tested code may catch it."""
     guard = Guard()
     guard(event, arguments)
     guard.watching = True
@@ -34,8 +34,8 @@ def test_a_process_the_network_and_a_sleep_are_refused(event: str, arguments: tu
     assert len(guard.broken) == 1
 
 
-def test_what_stays_within_the_process_is_free() -> None:
-    """Opening files, a sleep of nothing, and a socket that is a file."""
+def test_actions_within_the_process_are_allowed() -> None:
+    """Opening files, a sleep of zero, and a file socket."""
     guard = Guard()
     guard.watching = True
     with socket.socket(socket.AF_UNIX) as own, socket.socket(socket.AF_INET) as network:
@@ -46,8 +46,8 @@ def test_what_stays_within_the_process_is_free() -> None:
             guard("socket.bind", (network, ("127.0.0.1", 0)))
 
 
-def test_the_guard_watches_this_test(request: pytest.FixtureRequest) -> None:
-    """The real events reach it, by whichever function of Python they come."""
+def test_guard_is_active_in_tests(request: pytest.FixtureRequest) -> None:
+    """Audit events of any Python function reach it."""
     for forbidden in (lambda: subprocess.run(["true"], check=True), os.fork, lambda: time.sleep(0.01)):
         with pytest.raises(PermissionError, match="a unit test"):
             forbidden()

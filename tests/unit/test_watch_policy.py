@@ -362,7 +362,7 @@ class World:
             self.up[host] = False
             for key, item in self.launchers.items():
                 if key[0] == host and item.ended is None:
-                    item.ended = -1  # gone without a word
+                    item.ended = -1  # Lost without a message.
         elif what == "cut":
             self.ssh[host] = False
         elif what == "cut storage":
