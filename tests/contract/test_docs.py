@@ -84,20 +84,20 @@ def test_commands_in_pages_exist(page: Path) -> None:
     code = [*re.findall(r"(?ms)^```[a-z]*\n(.*?)^```", text), *re.findall(r"(?<!`)`([^`\n]+)`(?!`)", text)]
     commands = [line for block in code for line in re.findall(r"(?m)^(?:\$ )?(?:\.venv/bin/)?primus-bootstrap ([^#\n|]*)", block)]
 
-    assert [problem for words in commands if (problem := _command_problem(words.split()))] == []
+    assert [problem for line in commands if (problem := _command_problem(line.split()))] == []
 
 
-def _command_problem(words: list[str]) -> str:
+def _command_problem(arguments: list[str]) -> str:
     """Return the first unknown word of a command line, or an empty string."""
     command = typer.main.get_command(app)
     depth = 0
-    while isinstance(command, TyperGroup) and depth < len(words) and not words[depth].startswith("-"):
-        found = command.commands.get(words[depth].strip("`,"))
+    while isinstance(command, TyperGroup) and depth < len(arguments) and not arguments[depth].startswith("-"):
+        found = command.commands.get(arguments[depth].strip("`,"))
         if found is None:
-            return words[depth]
+            return arguments[depth]
         command, depth = found, depth + 1
     options = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)} | {"--help"}
-    before_separator = itertools.takewhile(lambda word: word != "--", words[depth:])
+    before_separator = itertools.takewhile(lambda word: word != "--", arguments[depth:])
     named = [word.strip("[]").split("=")[0] for word in before_separator if word.startswith(("-", "[-"))]
     return next((word for word in named if word not in options), "")
 

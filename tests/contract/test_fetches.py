@@ -16,15 +16,13 @@ from primus_bootstrap.bundle.needs import MACHINES, RELEASES, facts_of, fetches_
 from primus_bootstrap.inventory.cluster import RoleSources
 from primus_bootstrap.inventory.kubespray_release import load_release
 from primus_bootstrap.inventory.load import load_cluster
+from tests.contract.test_roles import ROLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from primus_bootstrap.inventory.cluster import Cluster
 
-# Other roles include these; no playbook calls them.
-INTERNAL = {"_common", "kube_common"}
-ROLES = sorted(folder.name for folder in content.roles_dir().iterdir() if folder.is_dir() and folder.name not in INTERNAL)
 ROLES_WITH_FETCHES = [role for role in ROLES if fetches_file(role).is_file()]
 # Modules that download to a host, by the kind in fetches.yml. `dnf` installs the same packages as `apt`.
 PACKAGES = ("apt", "dnf", "package", "yum", "dnf5")
@@ -32,11 +30,11 @@ FILES = ("get_url", "git", "subversion")
 WHEELS = ("pip",)
 SOURCES = ("apt_repository", "deb822_repository", "yum_repository", "apt_key", "rpm_key", "snap", "flatpak", "npm", "gem")
 # Matches downloads in commands and programs of roles.
-FETCHING_WORDS = re.compile(
+DOWNLOADS = re.compile(
     r"apt-get[^\n]*\binstall\b|\bdnf\b[^\n]*\binstall\b|\bcurl\s+-|\bwget\s|\bpip3?\s+(install|download)|skopeo copy"
     r"|\burllib\.request\b|\burlopen\("
 )
-PULLING_WORDS = re.compile(r"\b(podman|docker|crictl|nerdctl)\b[^\n]*\bpull\b")
+IMAGE_PULLS = re.compile(r"\b(podman|docker|crictl|nerdctl)\b[^\n]*\bpull\b")
 # Values that make a role fetch files, in addition to its defaults.
 SUM = "0" * 63 + "1"
 EXTRA_VARIABLES: dict[str, dict[str, Any]] = {
@@ -50,7 +48,7 @@ EXTRA_VARIABLES: dict[str, dict[str, Any]] = {
 HARDWARE_DEPENDENT = {"gpu_driver"}
 # Pinned by commit instead of a checksum; test_fetches_of_kubespray_match_the_pinned_release checks it.
 PINNED_BY_COMMIT = {"kubespray"}
-# Programs that match FETCHING_WORDS and need no entry in fetches.yml.
+# Programs that match DOWNLOADS and need no entry in fetches.yml.
 PROGRAM_EXCEPTIONS = {
     # A reset reinstalls packages from the host's own sources.
     "host_origin/module_utils/reset_packages.py",
@@ -111,20 +109,20 @@ def kubespray_kinds(task: dict[str, Any]) -> set[str]:
 def kind_of(task: dict[str, Any]) -> str | None:
     """Return the kind that a task fetches, or None."""
     module = module_of(task)
-    words = " ".join(map(str, _words(task))) if module in ("command", "shell") else ""
+    text = " ".join(map(str, _command_words(task))) if module in ("command", "shell") else ""
     if module in PACKAGES:
         return "package"
     if module in FILES or (module == "unarchive" and "://" in str(task)):
         return "file"
     # If `vars` of the task define `argv`, it is a template.
-    if module in WHEELS or (module == "command" and "pip" in _flat(task) and "download" in _flat(task)) or "pip install" in words:
+    if module in WHEELS or (module == "command" and "pip" in _flat(task) and "download" in _flat(task)) or "pip install" in text:
         return "wheel"
-    if module in ("podman_image", "docker_image", "docker_image_pull") or PULLING_WORDS.search(words):
+    if module in ("podman_image", "docker_image", "docker_image_pull") or IMAGE_PULLS.search(text):
         return "image"
     return None
 
 
-def _words(task: dict[str, Any]) -> list[Any]:
+def _command_words(task: dict[str, Any]) -> list[Any]:
     for key, value in task.items():
         if key.endswith((".command", ".shell")):
             if isinstance(value, dict):
@@ -136,7 +134,7 @@ def _words(task: dict[str, Any]) -> list[Any]:
 
 def _flat(task: dict[str, Any]) -> list[str]:
     texts: list[str] = []
-    for value in (*_words(task), *(task.get("vars") or {}).values()):
+    for value in (*_command_words(task), *(task.get("vars") or {}).values()):
         texts += [str(word) for word in value] if isinstance(value, list) else [str(value)]
     return texts
 
@@ -218,9 +216,9 @@ def chart_checksums(role: str) -> dict[str, Any]:
 def template(cluster: Cluster, name: str) -> Any:
     """Return a template with one variable."""
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "one.yml")
-        path.write_text(yaml.safe_dump({"one": f"{{{{ {name} }}}}"}))
-        return cluster.view.read_templates(path)["one"]
+        path = Path(folder, "template.yml")
+        path.write_text(yaml.safe_dump({"value": f"{{{{ {name} }}}}"}))
+        return cluster.view.read_templates(path)["value"]
 
 
 def _applies(resolve: Callable[[Any], Any], item: dict[str, Any]) -> bool:
@@ -251,8 +249,8 @@ def test_fetches_list_the_files_that_are_fetched(cluster: Cluster, role: str) ->
         fetched = {(resolve(task["url"]), resolve(task["checksum"])) for task in tasks}
         for chart in charts:
             # chart_file.yml of kube_common fetches it with these values.
-            words = resolve(template(cluster, f"_{chart}_chart"))
-            fetched |= {(words["url"], f"sha256:{words['sha256']}")}
+            archive = resolve(template(cluster, f"_{chart}_chart"))
+            fetched |= {(archive["url"], f"sha256:{archive['sha256']}")}
         named = [resolve(item["file"]) for item in items if "file" in item and _applies(resolve, item)]
 
         assert {(file["url"], f"sha256:{file['sha256']}") for file in named} == fetched, entry
@@ -293,10 +291,10 @@ def test_a_chart_is_verified_before_objects_are_written(role: str) -> None:
 @pytest.mark.parametrize(("role", "task"), chart_tasks(), ids=lambda value: value if isinstance(value, str) else "")
 def test_bundles_and_roles_render_a_chart_alike(role: str, task: dict[str, Any]) -> None:
     """Chart, values, release and namespace are the same in fetches.yml and in the task."""
-    words = task["vars"]["kube_common_chart"]
-    expected = {name: words[name] for name in ("release", "namespace", "chart", "values")}
+    installed = task["vars"]["kube_common_chart"]
+    expected = {name: installed[name] for name in ("release", "namespace", "chart", "values")}
     [found] = [
-        item["chart"] for item in listed_fetches(role)["main"] if "chart" in item and item["chart"].get("role", role) == words["role"]
+        item["chart"] for item in listed_fetches(role)["main"] if "chart" in item and item["chart"].get("role", role) == installed["role"]
     ]  # fmt: skip
 
     assert {name: found[name] for name in expected} == expected
@@ -333,7 +331,7 @@ def test_no_fetch_bypasses_the_list(role: str) -> None:
     }
 
     assert [task.get("name") for task in tasks if module_of(task) in SOURCES] == []
-    assert [name for name, text in texts.items() if FETCHING_WORDS.search(text) or PULLING_WORDS.search(text)] == [
+    assert [name for name, text in texts.items() if DOWNLOADS.search(text) or IMAGE_PULLS.search(text)] == [
         name for name in texts if name in PROGRAM_EXCEPTIONS
     ]
 

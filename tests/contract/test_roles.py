@@ -107,7 +107,7 @@ def test_called_task_files_have_a_spec(role: str) -> None:
     files = [file for file in content.playbooks_dir().rglob("*.yml") if file.parent.name != "vars"]
     plays = [play for file in files for play in yaml.safe_load(file.read_text(encoding="utf-8"))]
     imports = [task.get("ansible.builtin.import_role") or {} for play in plays for task in play.get("tasks") or ()]
-    called = {words.get("tasks_from", "main") for words in imports if words.get("name") == role}
+    called = {imported.get("tasks_from", "main") for imported in imports if imported.get("name") == role}
     points = set(entry_points(role))
 
     assert called <= points

@@ -63,7 +63,7 @@ def table() -> dict[str, dict[str, str]]:
     return found
 
 
-def words_of(path: Path) -> str:
+def names_and_strings(path: Path) -> str:
     """Return the names and strings of a program, without comments and docstrings."""
     text = path.read_text(encoding="utf-8")
     if path.suffix != ".py":
@@ -93,7 +93,7 @@ def programs() -> list[Path]:
 
 def names_user_path(path: Path) -> bool:
     """Return whether a program names a path that users can change. All modules of the watcher use job folders."""
-    return LAUNCH / "watch" in path.parents or bool(PATHS.search(words_of(path)))
+    return LAUNCH / "watch" in path.parents or bool(PATHS.search(names_and_strings(path)))
 
 
 def name_of(path: Path) -> str:
@@ -147,8 +147,8 @@ def task_files() -> list[Path]:
 
 def module_of(task: dict[str, Any]) -> str:
     """Return the module of a task: its key with two dots, or a module of this project."""
-    ours = {path.stem for path in content.roles_dir().glob("*/library/*.py")}
-    return next((key for key in task if key.count(".") == 2 or key in ours), "")
+    modules = {path.stem for path in content.roles_dir().glob("*/library/*.py")}
+    return next((key for key in task if key.count(".") == 2 or key in modules), "")
 
 
 def tasks_on_user_paths() -> dict[str, tuple[str, dict[str, Any]]]:

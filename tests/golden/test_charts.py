@@ -55,7 +55,7 @@ EXTRA_VARIABLES: dict[str, dict[str, Any]] = {
         ],
     },
     "kube_prometheus_stack": {
-        "kube_prometheus_stack_monitors": [{"name": "own", "namespace": "jobs", "labels": {"app": "own"}, "port": "tell", "path": "/own"}],
+        "kube_prometheus_stack_monitors": [{"name": "own", "namespace": "jobs", "labels": {"app": "own"}, "port": "http", "path": "/own"}],
         # The role uses Ansible's lookup `fileglob`, which the inventory's view does not load.
         "_kube_prometheus_stack_rule_files": sorted(map(str, content.roles_dir().glob("kube_prometheus_stack/files/rules/*.yml"))),
     },

@@ -65,8 +65,8 @@ def _row(name: str, counted: Counter[str]) -> str:
 
 
 def _head(title: str) -> str:
-    words = "".join(f"{word:>10}" for word in ("fail", "unknown", "pass") * 2)
-    return f"\n{title}\n  {'':<34}{'planted hosts (%)':>30}{'healthy hosts (%)':>30}\n  {'slowdown x sigma, hosts (planted)':<34}{words}"
+    columns = "".join(f"{word:>10}" for word in ("fail", "unknown", "pass") * 2)
+    return f"\n{title}\n  {'':<34}{'planted hosts (%)':>30}{'healthy hosts (%)':>30}\n  {'slowdown x sigma, hosts (planted)':<34}{columns}"
 
 
 def test_planted_hosts_fail_and_healthy_hosts_do_not(capsys: pytest.CaptureFixture[str]) -> None:

@@ -134,8 +134,8 @@ def play(fleet: Fleet) -> str:
     """Run the playbook for Nodes with plain Ansible; return its output."""
     argv = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(fleet.hosts_yaml)]
     environment = {**os.environ, "ANSIBLE_CONFIG": str(content.ansible_cfg()), "ANSIBLE_NOCOLOR": "1"}
-    words = [*argv, str(content.playbooks_dir() / "kubernetes" / "nodes.yml")]
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    command = [*argv, str(content.playbooks_dir() / "kubernetes" / "nodes.yml")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

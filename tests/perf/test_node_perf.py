@@ -122,10 +122,10 @@ def _before_connection(folder: Path) -> None:
     assert "gpu9999: {ansible_host: 10.99.200.9}" in done.stderr
 
 
-def _controller_configuration(folder: Path, *words: str) -> str:
+def _controller_configuration(folder: Path, *arguments: str) -> str:
     """Write slurm.conf of the fleet in check mode on this machine, with Ansible and local folders."""
     argv = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(folder / "hosts.yaml")]
-    argv += [str(content.playbooks_dir() / "slurm/reconfigure.yml"), "--check", "-e", "node=gpu0001", *words]
+    argv += [str(content.playbooks_dir() / "slurm/reconfigure.yml"), "--check", "-e", "node=gpu0001", *arguments]
     argv += ["-e", f"_slurm_fragments_dir={folder}/nodes.d", "-e", f"_slurm_config_dir={folder}"]
     environment = {**os.environ, "ANSIBLE_CONFIG": str(content.ansible_cfg())}
     done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=300, check=False)

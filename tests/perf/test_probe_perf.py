@@ -67,7 +67,7 @@ def test_a_probe_takes_at_most_15_ms_per_host(sshd: LoopbackSshd, capsys: pytest
     file = sshd.known_hosts(*addresses)
 
     def by_fleet(selected: Sequence[Target]) -> Callable[[], int]:
-        return lambda: sum(one.facts is not None for one in probe_all(selected, known_hosts=Path(file), timeout_s=120))
+        return lambda: sum(answer.facts is not None for answer in probe_all(selected, known_hosts=Path(file), timeout_s=120))
 
     start = measure(by_fleet(targets[:1]), 1)
     fleet = measure(by_fleet(targets), HOSTS)
