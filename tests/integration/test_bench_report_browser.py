@@ -29,7 +29,7 @@ pytestmark = pytest.mark.skipif(not CHROMIUM, reason="chromium is not installed 
 
 _OPTIONS = (
     "--headless=new",
-    "--no-sandbox",  # root may not have one; the page is ours
+    "--no-sandbox",  # Root may have no sandbox; the page is our own.
     "--disable-gpu",
     "--disable-dev-shm-usage",
     "--disable-background-networking",

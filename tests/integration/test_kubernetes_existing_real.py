@@ -17,7 +17,7 @@ from tests.unit.test_kubernetes_existing import play
 if TYPE_CHECKING:
     from pathlib import Path
 
-# Nobody listens there: a task that asks a host ends in `unreachable`.
+# Nothing listens there, so a task that contacts a host ends in `unreachable`.
 NOWHERE = {"ansible_host": "127.0.0.1", "ansible_port": free_port(), "ansible_user": "root"}
 
 

@@ -38,8 +38,8 @@ def test_two_runs_of_the_same_thing_do_not_differ(tmp_path: Path, capsys: pytest
     assert lines(capsys, *two(tmp_path)) == (0, ["no difference"])
 
 
-def test_each_part_is_compared_and_what_matters_comes_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Command, settings, files, code, environment, machine, packages: one line a difference."""
+def test_each_part_is_compared_in_order_of_importance(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Command, settings, files, code, environment, machine, packages: one line per difference."""
     first, second = two(
         tmp_path,
         program_arguments=("--config", "x.yaml", "optimizer.lr=3e-4"),

@@ -360,8 +360,8 @@ def test_a_job_cancelled_in_slurm_stays_cancelled(site: Site, slurm: SlurmStandI
     assert "not by a request" in state.reason
 
 
-def test_an_attempt_that_slurm_has_is_not_submitted_again(site: Site, slurm: SlurmStandIn, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A watcher that was killed between sbatch and its note finds the job by its name; silence is no proof that there is none."""
+def test_a_submitted_attempt_is_found_by_its_name(site: Site, slurm: SlurmStandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the watcher was killed between sbatch and its note, the job is not submitted twice. No answer proves nothing."""
     monkeypatch.setenv("PATH", slurm.path)
     folder = site.submit(job(site, words=["3", "0.05"]))
     target = SlurmTarget(folder.job(), folder)
@@ -401,7 +401,7 @@ WHOLE = ["--exclusive", "--mem=0"]
     ("sizes", "changes", "options", "expected"),
     [
         ({"n1": EIGHT, "n2": EIGHT}, {"gpus_per_node": 8}, [], WHOLE),
-        ({"n1": EIGHT, "n2": FOUR}, {"gpus_per_node": 8}, [], WHOLE),  # of the smaller ones it gets none
+        ({"n1": EIGHT, "n2": FOUR}, {"gpus_per_node": 8}, [], WHOLE),  # None of the smaller nodes.
         ({"n1": EIGHT, "n2": FOUR}, {"gpus_per_node": 4}, [], []),  # The share of four of eight GPUs, from slurm.conf.
         ({"n1": "64|gpu:a:4,gpu:b:4,shard:64", "n2": FOUR}, {"gpus_per_node": 8}, [], WHOLE),
         ({"n1": "64|(null)", "n2": "64|(null)"}, {"gpus_per_node": 8}, [], []),  # Unknown.
@@ -411,7 +411,7 @@ WHOLE = ["--exclusive", "--mem=0"]
         ({"n1": EIGHT, "n2": EIGHT}, {"gpus_per_node": 8}, ["--exclusive=user"], []),
         ({"n1": EIGHT, "n2": EIGHT}, {"gpus_per_node": 8}, ["-c16"], []),
         ({"n1": "64|(null)", "n2": "4|(null)"}, {"processes_per_node": 2}, [], ["--cpus-per-task=2"]),
-        ({"n1": "64|(null)", "n2": "4|(null)"}, {"processes_per_node": 6}, [], ["--cpus-per-task=4"]),  # more would never start there
+        ({"n1": "64|(null)", "n2": "4|(null)"}, {"processes_per_node": 6}, [], ["--cpus-per-task=4"]),  # With more, it would never start.
         ({"n1": "1|(null)", "n2": "1|(null)"}, {"processes_per_node": 2}, [], []),
         ({"n1": "64|(null)", "n2": "64|(null)"}, {"processes_per_node": 1}, [], []),
     ],
@@ -437,14 +437,14 @@ def test_a_job_gets_processors_and_memory_to_its_gpus(  # noqa: PLR0917 - a tabl
     assert [word for word in stated if word not in options] == expected
 
 
-# One partition with all but the spare node, and that of the spare nodes, which holds the others as well; and a foreign one.
+# One partition without the spare node, one with the spare and all others, and a foreign one.
 SPARES = {"main*": ["n1", "n2"], "spare": ["n1", "n2", "n3"], "debug": ["n4"]}
 
 
 @pytest.mark.parametrize(
     ("down", "excluded", "partition", "expected"),
     [
-        ((), [], "", (False, [])),  # enough without it
+        ((), [], "", (False, [])),  # Enough without it.
         ((), ["n1"], "", (True, ["n1"])),
         (("n1",), [], "", (True, [])),
         (("n3",), ["n1"], "", (False, [])),  # The spare node is lost as well, so the job uses the remaining nodes.

@@ -44,7 +44,7 @@ needs_root = pytest.mark.skipif(
 
 @pytest.fixture(scope="session")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make primus-cli as the role brings it: one file."""
+    """Build primus-cli as one file, as the role installs it."""
     path = tmp_path_factory.mktemp("program") / "primus-cli"
     zipapp_file.write_zipapp(path)
     return path

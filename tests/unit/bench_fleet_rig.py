@@ -1,4 +1,4 @@
-"""Synthetic results of made-up fleets with planted faults, to compare the evaluation with."""
+"""Simulated results of fleets with known faults, to test the evaluation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Made-up benches, and a parser of the HTML page that is independent of its templates."""
+"""Fake benches, and a parser of the HTML page that is independent of its templates."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Cell = tuple[str, str, str, str, str]
 
 
 def verdict(host: str, outcome: Outcome, *, device: str = "", found: str = "600", reason: str = "", check: str = "bench_gemm") -> Verdict:
-    """Return a verdict of a made-up benchmark."""
+    """Return a verdict of a fake benchmark."""
     return Verdict(
         check=check,
         host=host,

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 PROGRAMS = Path(sys.executable).parent
 PLACE = "/api/v1/namespaces/kube-public/configmaps/cluster-info"
 NODES = "/api/v1/nodes"
-# Kept between runs as Kubespray keeps it: by it the next run knows whose facts are there.
+# Stored between runs, as Kubespray does: the cache contains the facts of earlier hosts.
 FACTS = {"name": "Keep facts", "ansible.builtin.set_fact": {"cacheable": True, "main_access_ip": "{{ ip }}", "main_ip": "{{ ip }}"}}
-# What a site can make happen: a host that fails, and a secret that has to get here.
+# Switches for the tests: a host that fails, and a secret that must arrive.
 ACT = [
     {"name": "Take the place", "ansible.builtin.debug": {"msg": "etcd has {{ etcd_retries | default(4) }} tries"}, "changed_when": True},
     {
@@ -47,7 +47,7 @@ ACT = [
         "when": "site_secret is defined",
     },
 ]
-# Kubespray's Ansible, 2.18, takes an empty list of callbacks for none and gives a file of facts its host's name: this one does neither.
+# Kubespray's Ansible 2.18 treats an empty list of callbacks as none and names fact files after hosts; the current one does not.
 PROGRAM = """#!/bin/sh
 echo {name} "$@" >> "$CALLS"
 [ -n "$ANSIBLE_CALLBACKS_ENABLED" ] || unset ANSIBLE_CALLBACKS_ENABLED
@@ -105,7 +105,7 @@ class Site:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PRIMUS_", "ANSIBLE_"))}
         mine = {"XDG_CACHE_HOME": "cache", "CALLS": "calls", "ANSIBLE_LOCAL_TEMP": "temp"}
         folders = {name: str(self.folder / path) for name, path in mine.items()}
-        # The package of this folder, wherever another one is installed.
+        # The package of this checkout, even if another one is installed.
         return {
             **inherited,
             **folders,
@@ -225,7 +225,7 @@ def playbook(tasks: str) -> str:
     """Return a play of the role's tasks with the wiring of playbooks/kubernetes/cluster.yml and day2/node/kubernetes.yml."""
     told = [str(content.playbooks_dir() / "vars" / name) for name in ("kubernetes.yml", "kubespray.yml")]
     role = {"name": "kubespray", "tasks_from": tasks}
-    # What opens Vault and sudo goes with Kubespray's run; Ansible would only remove it when all of this has ended.
+    # The passwords of Vault and sudo end with Kubespray's run; Ansible would remove them only at the end of the play.
     left = """find "$ANSIBLE_LOCAL_TEMP" -name 'vault-*' -o -name become"""
     gone = {"name": "See that no secret is left", "ansible.builtin.assert": {"that": "lookup('ansible.builtin.pipe', left) == ''"}}
     play = {

@@ -102,8 +102,8 @@ def test_a_finding_with_many_places_is_folded() -> None:
     assert "500 results: node0, node1, node2, node3, node4, node5, node6, node7 and 492 more" in text
 
 
-def test_a_page_without_findings_says_so() -> None:
-    """A bench that passes has a sentence instead of the table."""
+def test_a_page_without_findings_has_a_sentence() -> None:
+    """It replaces the table of findings."""
     text = Page(html_text(bench_run((("node1", "pass"),), (verdict("node1", "pass"),)))).text
 
     assert "Nothing failed, and nothing is unknown." in text

@@ -136,7 +136,7 @@ def test_a_similar_key_and_a_similar_choice_are_suggested() -> None:
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)  # noqa: S301 - its own data
 
 
-def test_a_document_that_is_no_mapping_is_refused() -> None:
+def test_a_document_other_than_a_mapping_is_refused() -> None:
     """Its path is empty."""
     assert issues([]) == ["expected a mapping, found []"]
 

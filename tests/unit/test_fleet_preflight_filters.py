@@ -151,7 +151,7 @@ def test_default_ports_equal_those_of_the_roles(filters: ModuleType) -> None:
 
     stated = {name: options[variable].default for name, variable in filters.PORT_VARIABLES.items()}
 
-    # Redis' port without TLS is no service's by default.
+    # By default no service uses Redis' port without TLS.
     assert stated == {**{name: shipped[name] for name in filters.PORT_VARIABLES}, "redis-server": 6379}
 
 

@@ -106,7 +106,7 @@ def test_all_marks_are_removed() -> None:
 
 
 def test_state_of_a_node() -> None:
-    """The state is ready, cordoned with its reason, cordoned by somebody else, not ready or no node."""
+    """The state is ready, cordoned with its reason, cordoned by another person, not ready or missing."""
     dead = node()
     dead["status"]["conditions"] = [{"type": "Ready", "status": "Unknown", "message": "Kubelet stopped posting node status."}]
 

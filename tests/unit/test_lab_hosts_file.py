@@ -26,8 +26,8 @@ def a_lab(folder: Path, count: int = 3, subnet: IPv4Network = SUBNET, spares: in
     return make_lab(DEFAULT_NAME, folder, subnet=subnet, count=count, suites=("bookworm",), spares=spares)
 
 
-def test_the_committed_inventory_is_what_lab_up_writes() -> None:
-    """inventory/lab/hosts.yaml equals the text for the default lab, so that `lab up` in a checkout changes no file."""
+def test_the_committed_inventory_equals_that_of_lab_up() -> None:
+    """For the default lab, so `lab up` in a checkout changes no file."""
     committed = content.topologies_dir() / "lab/hosts.yaml"
 
     assert committed.read_text() == hosts_text(a_lab(committed.parent, DEFAULT_COUNT))
