@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.unit.envoy_rig import certificate, wishes
+from tests.unit.envoy_rig import certificate, configuration
 from tests.unit.envoy_rig import envoy_program as envoy_program
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def validate(program: str, static: str, folder: Path) -> subprocess.CompletedPro
 @pytest.mark.timeout(300)
 def test_envoy_accepts_the_configuration(tmp_path: Path, envoy_program: str) -> None:
     """A gateway with most features passes `envoy --mode validate`."""
-    done = validate(envoy_program, wishes(tmp_path)["static"], tmp_path)
+    done = validate(envoy_program, configuration(tmp_path)["static"], tmp_path)
 
     assert (done.returncode, "OK" in done.stdout) == (0, True), done.stderr[-2000:]
 
@@ -33,10 +33,10 @@ def test_envoy_accepts_the_configuration(tmp_path: Path, envoy_program: str) -> 
 @pytest.mark.timeout(300)
 def test_envoy_rejects_errors(tmp_path: Path, envoy_program: str) -> None:
     """An unknown cluster and a certificate with a foreign key fail. The other test depends on this."""
-    made = wishes(tmp_path)
-    lost = validate(envoy_program, made["static"].replace('"cluster": "web"', '"cluster": "wed"'), tmp_path)
+    config = configuration(tmp_path)
+    lost = validate(envoy_program, config["static"].replace('"cluster": "web"', '"cluster": "wed"'), tmp_path)
     (tmp_path / "edge.key").write_text(certificate("api.example.com")[1])
-    mixed = validate(envoy_program, made["static"], tmp_path)
+    mixed = validate(envoy_program, config["static"], tmp_path)
 
     assert (lost.returncode, mixed.returncode) == (1, 1)
     assert "wed" in lost.stderr

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.unit.envoy_rig import configuration
 from tests.unit.envoy_rig import envoy_program as envoy_program
-from tests.unit.envoy_rig import wishes
 from tests.unit.test_role_envoy_take_up import module
 from tests.unit.test_role_envoy_take_up import running as running
 
@@ -18,25 +18,25 @@ from tests.unit.test_role_envoy_take_up import running as running
 @pytest.mark.timeout(300)
 def test_envoy_loads_files_and_reports_an_occupied_port(running: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The occupied port is reported, and used as soon as it is free."""
-    folder, admin, made = running
+    folder, admin, config = running
     monkeypatch.setattr(module.shutil, "chown", lambda *_: None)
     files = module.Folder(folder / "dynamic", "nobody")
 
     def look() -> Any:
         return module.ask(admin, "/config_dump")
 
-    wanted = {name: module.version(text) for name, text in made["documents"].items()}
+    versions = {name: module.version(text) for name, text in config["documents"].items()}
     assert module.ask(str(folder / "other.sock"), "/config_dump") is None
-    assert module.await_versions(wanted, look, time.sleep) == []
+    assert module.await_versions(versions, look, time.sleep) == []
 
     with socket.socket() as squatter:
         squatter.bind(("127.0.0.1", 0))
         squatter.listen()
         other = {
-            **made["values"],
-            "envoy_listeners": [{**made["values"]["envoy_listeners"][0], "name": "second", "port": squatter.getsockname()[1]}],
+            **config["values"],
+            "envoy_listeners": [{**config["values"]["envoy_listeners"][0], "name": "second", "port": squatter.getsockname()[1]}],
         }
-        documents = wishes(folder, other)["documents"]
+        documents = configuration(folder, other)["documents"]
         problems = module.settle(files, documents, look, time.sleep)
     healed = module.settle(files, documents, look, time.sleep)
 

@@ -53,9 +53,9 @@ def fixture_harbor() -> Iterator[HarborOnLoopback]:
         yield harbor
 
 
-def settle(harbor: HarborOnLoopback, stated: dict[str, Any], password: str = PASSWORD) -> list[str]:
+def settle(harbor: HarborOnLoopback, changed: dict[str, Any], password: str = PASSWORD) -> list[str]:
     """Run the module against it."""
-    done: list[str] = SETTINGS.settle(SETTINGS.Harbor(harbor.url, ("admin", password)), stated)
+    done: list[str] = SETTINGS.settle(SETTINGS.Harbor(harbor.url, ("admin", password)), changed)
     return done
 
 
@@ -84,13 +84,13 @@ def test_all_settings_are_applied_and_second_run_writes_nothing(harbor: HarborOn
 def test_only_differences_are_written(harbor: HarborOnLoopback) -> None:
     """Each change is one request; the message names it."""
     settle(harbor, STATED)
-    stated = copy.deepcopy(STATED)
-    stated["projects"][0] |= {"signed_only": False, "quota_gib": 0, "keep": [{**KEEP, "count": 20}]}
-    stated["robots"][0] |= {"may": ["push"], "secret": "Another-secret-2"}
-    stated["gc_workers"] = 3
+    changed = copy.deepcopy(STATED)
+    changed["projects"][0] |= {"signed_only": False, "quota_gib": 0, "keep": [{**KEEP, "count": 20}]}
+    changed["robots"][0] |= {"may": ["push"], "secret": "Another-secret-2"}
+    changed["gc_workers"] = 3
     harbor.writes = []
 
-    done = settle(harbor, stated)
+    done = settle(harbor, changed)
 
     assert harbor.writes == [
         "PUT /projects/2",
@@ -146,10 +146,10 @@ def test_lists_are_read_page_by_page(harbor: HarborOnLoopback) -> None:
     assert len(harbor.projects) == 204
 
 
-@pytest.mark.parametrize(("password", "said"), [("wrong", "401, unauthorized")])
-def test_rejection_contains_harbors_message(harbor: HarborOnLoopback, password: str, said: str) -> None:
+@pytest.mark.parametrize(("password", "message"), [("wrong", "401, unauthorized")])
+def test_rejection_contains_harbors_message(harbor: HarborOnLoopback, password: str, message: str) -> None:
     """A wrong administrator password ends the run before any write."""
-    with pytest.raises(SETTINGS.HarborError, match=said):
+    with pytest.raises(SETTINGS.HarborError, match=message):
         settle(harbor, STATED, password)
 
     assert harbor.writes == []

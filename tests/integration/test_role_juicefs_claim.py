@@ -42,10 +42,22 @@ def link(path: Path) -> None:
     path.symlink_to(path.parent / "kept")
 
 
-PLANTED: list[Callable[[Any], None]] = [nothing, os.mkfifo, full_folder, link, lambda path: path.touch()]
+def deep_folder(path: Path) -> None:
+    """Create a tree with more levels than Python can recurse."""
+    path.mkdir()
+    descriptor = os.open(path, os.O_RDONLY)
+    for _ in range(1500):
+        os.mkdir("d", dir_fd=descriptor)
+        below = os.open("d", os.O_RDONLY, dir_fd=descriptor)
+        os.close(descriptor)
+        descriptor = below
+    os.close(descriptor)
 
 
-@pytest.mark.parametrize("plant", PLANTED, ids=["nothing", "pipe", "folder", "link", "file"])
+PLANTED: list[Callable[[Any], None]] = [nothing, os.mkfifo, full_folder, deep_folder, link, lambda path: path.touch()]
+
+
+@pytest.mark.parametrize("plant", PLANTED, ids=["nothing", "pipe", "folder", "deep", "link", "file"])
 @pytest.mark.parametrize("kind", ["folder", "file"])
 def test_planted_entry_is_replaced_by_one_of_root(tmp_path: Path, plant: Callable[[Path], None], kind: str) -> None:
     """An empty folder for the socket or an empty state file. No planted entry is opened, followed or kept."""

@@ -19,9 +19,9 @@ def test_file_is_exchanged_between_hosts(folder: Path) -> None:
     """The checksums match, and the reader removes the file."""
     written, expected = effects.write("n1", str(folder))
     mode = stat.S_IMODE((folder / "n1").stat().st_mode)
-    seen = effects.read("n2", str(folder), "n1", expected)
+    found = effects.read("n2", str(folder), "n1", expected)
 
-    assert (written["verdict"], seen["verdict"], mode) == ("pass", "pass", 0o600)
+    assert (written["verdict"], found["verdict"], mode) == ("pass", "pass", 0o600)
     assert list(folder.iterdir()) == []
 
 
@@ -29,17 +29,17 @@ def test_different_content_fails(folder: Path) -> None:
     """The verdict names the writer."""
     _, expected = effects.write("n1", str(folder))
     (folder / "n1").write_bytes(b"others")
-    seen = effects.read("n2", str(folder), "n1", expected)
+    found = effects.read("n2", str(folder), "n1", expected)
 
-    assert (seen["verdict"], seen["device"]) == ("fail", "n1")
+    assert (found["verdict"], found["device"]) == ("fail", "n1")
 
 
 def test_missing_file_fails(folder: Path) -> None:
     """Hosts with different volumes do not see each other's files."""
-    seen = effects.read("n2", str(folder), "n1", "0" * 64)
+    found = effects.read("n2", str(folder), "n1", "0" * 64)
 
-    assert seen["verdict"] == "fail"
-    assert "No such file" in seen["reason"]
+    assert found["verdict"] == "fail"
+    assert "No such file" in found["reason"]
 
 
 def test_link_in_place_of_the_file_is_not_followed(folder: Path, tmp_path: Path) -> None:
@@ -82,20 +82,20 @@ def test_foreign_folder_is_refused(folder: Path) -> None:
 def test_named_pipe_does_not_block_the_read(folder: Path) -> None:
     """Attack 8: it is refused at once."""
     os.mkfifo(folder / "n1")
-    seen = effects.read("n2", str(folder), "n1", "0" * 64)
+    found = effects.read("n2", str(folder), "n1", "0" * 64)
 
-    assert seen["verdict"] == "fail"
-    assert "a named pipe" in seen["reason"]
+    assert found["verdict"] == "fail"
+    assert "a named pipe" in found["reason"]
 
 
 def test_hanging_file_system_fails_after_the_limit(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The message contains the time."""
     monkeypatch.setattr(effects, "open_folder", lambda *_, **__: time.sleep(60))
     started = time.monotonic()
-    seen = effects.read("n2", str(folder), "n1", "0" * 64, limit_s=0.2)
+    found = effects.read("n2", str(folder), "n1", "0" * 64, limit_s=0.2)
 
-    assert seen["verdict"] == "fail"
-    assert "no answer within" in seen["reason"]
+    assert found["verdict"] == "fail"
+    assert "no answer within" in found["reason"]
     assert time.monotonic() - started < 10
 
 

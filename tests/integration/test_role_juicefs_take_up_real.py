@@ -68,9 +68,9 @@ def test_used_mount_is_handed_over(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("facts", "named"), [(("busy",), "programs that use it"), ((), "train.py (7)")])
 def test_used_mount_without_hand_over_is_not_restarted(tmp_path: Path, facts: tuple[str, ...], named: str) -> None:
     """Users may be reported by the kernel or be in a container."""
-    code, said, changes = take_up(tmp_path, "active", *facts, users="train.py (7)" if not facts else "")
+    code, output, changes = take_up(tmp_path, "active", *facts, users="train.py (7)" if not facts else "")
 
-    assert (code, said) == (0, f"kept as it is for {named}")
+    assert (code, output) == (0, f"kept as it is for {named}")
     assert "systemctl restart juicefs.service" not in changes
     # The cover of the trash may have been unmounted.
     assert changes[-1] == "close /jfs"
@@ -79,9 +79,9 @@ def test_used_mount_without_hand_over_is_not_restarted(tmp_path: Path, facts: tu
 @pytest.mark.parametrize(("mode", "facts"), [("do", ("active",)), ("interrupt", ("active", "busy")), ("do", ())])
 def test_unused_or_released_mount_is_restarted(tmp_path: Path, mode: str, facts: tuple[str, ...]) -> None:
     """A stopped unit is started as well."""
-    code, said, changes = take_up(tmp_path, *facts, mode=mode)
+    code, output, changes = take_up(tmp_path, *facts, mode=mode)
 
-    assert (code, said) == (0, "stale")
+    assert (code, output) == (0, "stale")
     assert changes[-1] == "systemctl restart juicefs.service"
 
 
@@ -131,10 +131,10 @@ def command_line(folder: Path, *options: str) -> list[str]:
 
 def test_different_fuse_options_start_no_process(tmp_path: Path) -> None:
     """JuiceFS would mount a second time above the first mount."""
-    code, said, calls = reload(tmp_path, RUNNING, command_line(tmp_path, "--cache-size=512", "-o=allow_other"))
+    code, errors, calls = reload(tmp_path, RUNNING, command_line(tmp_path, "--cache-size=512", "-o=allow_other"))
 
     assert code == 1
-    assert "its options changed" in said
+    assert "its options changed" in errors
     assert calls == []
 
 
@@ -142,26 +142,26 @@ def test_mount_with_fewer_ports_is_handed_over(tmp_path: Path) -> None:
     """Debug and metrics ports are not FUSE options. The next check fails: the engine does not answer."""
     running = [RUNNING[0], "mount", "--metrics=127.0.0.1:9567", *RUNNING[2:]]
     words = command_line(tmp_path, "--metrics=127.0.0.1:off", "--cache-size=512")
-    _, said, _ = reload(tmp_path, running, [words[0], "--no-agent", *words[1:]], "unreachable")
+    _, errors, _ = reload(tmp_path, running, [words[0], "--no-agent", *words[1:]], "unreachable")
 
-    assert "does not answer at rediss://" in said
+    assert "does not answer at rediss://" in errors
 
 
 def test_unreachable_engine_ends_no_mount(tmp_path: Path) -> None:
     """The new process and the unit would end, so the new URL is tested first."""
-    code, said, calls = reload(tmp_path, RUNNING, command_line(tmp_path, "--cache-size=512"), "unreachable")
+    code, errors, calls = reload(tmp_path, RUNNING, command_line(tmp_path, "--cache-size=512"), "unreachable")
 
     assert code == 1
-    assert "does not answer at rediss://10.0.0.1:6380/1" in said
+    assert "does not answer at rediss://10.0.0.1:6380/1" in errors
     assert [call.split()[:2] for call in calls] == [["juicefs", "status"]]
 
 
 def test_new_process_becomes_the_main_process(tmp_path: Path) -> None:
     """A different engine or program is accepted. Here the process ends at once, and the script reports it."""
-    code, said, calls = reload(tmp_path, RUNNING, command_line(tmp_path, "--cache-size=512"))
+    code, errors, calls = reload(tmp_path, RUNNING, command_line(tmp_path, "--cache-size=512"))
 
     assert code == 1
-    assert "the fresh process ended" in said
+    assert "the fresh process ended" in errors
     assert sorted(call.split()[0] + " " + call.split()[1].partition("=")[0] for call in calls) == [
         "juicefs mount",
         "juicefs status",

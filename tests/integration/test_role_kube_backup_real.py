@@ -35,13 +35,13 @@ def test_only_the_local_api_server_counts(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
-    ("said", "serving"),
+    ("output", "serving"),
     [('[{"endpoint": "x", "health": true}]', True), ('[{"endpoint": "x", "health": false}]', False), ("", False), ("exit 1", False)],
 )
-def test_member_serves_if_it_reads_through_its_leader(tmp_path: Path, said: str, *, serving: bool) -> None:
+def test_member_serves_if_it_reads_through_its_leader(tmp_path: Path, output: str, *, serving: bool) -> None:
     """`etcdctl endpoint health` of this host decides. A known leader is not enough; no answer fails."""
     etcdctl = tmp_path / "etcdctl"
-    etcdctl.write_text(f"#!/bin/sh\n{said if said.startswith('exit') else f'echo {said!r}'}\n")
+    etcdctl.write_text(f"#!/bin/sh\n{output if output.startswith('exit') else f'echo {output!r}'}\n")
     etcdctl.chmod(0o755)
     (tmp_path / "etcd.env").write_text(KUBESPRAY, encoding="utf-8")
     known = settings(tmp_path, etcdctl=str(etcdctl))

@@ -45,9 +45,9 @@ def run(*words: str) -> None:
 
 def give(folder: Path, name: str = "registry.test") -> None:
     """Create a self-signed certificate as a site would provide it."""
-    made = ["-keyout", str(folder / "given.key"), "-out", str(folder / "given.crt")]
+    outputs = ["-keyout", str(folder / "given.key"), "-out", str(folder / "given.crt")]
     named = ["-subj", f"/CN={name}", "-addext", f"subjectAltName=DNS:{name}"]
-    run("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", *named, *made)
+    run("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", *named, *outputs)
     (folder / "given-ca.crt").write_bytes((folder / "given.crt").read_bytes())
 
 
@@ -163,12 +163,12 @@ def test_mismatched_key_and_foreign_authority_are_refused(tmp_path: Path) -> Non
     certificate = (tmp_path / "given.crt").read_bytes()
     give(tmp_path)
     (tmp_path / "given.crt").write_bytes(certificate)
-    asked = keeper(tmp_path, given=True, given_ca=True)
+    keeper_with_authority = keeper(tmp_path, given=True, given_ca=True)
 
-    key = asked.refusal(tmp_path / "given.crt", tmp_path / "given.key", tmp_path / "given-ca.crt")
+    key = keeper_with_authority.refusal(tmp_path / "given.crt", tmp_path / "given.key", tmp_path / "given-ca.crt")
     give(tmp_path)
     (tmp_path / "given-ca.crt").write_bytes(certificate)
-    authority = asked.refusal(tmp_path / "given.crt", tmp_path / "given.key", tmp_path / "given-ca.crt")
+    authority = keeper_with_authority.refusal(tmp_path / "given.crt", tmp_path / "given.key", tmp_path / "given-ca.crt")
 
     assert key.startswith("oci_registry_tls_key_file is not the key of oci_registry_tls_cert_file")
     assert authority.startswith("oci_registry_tls_ca_file does not stand for oci_registry_tls_cert_file")

@@ -69,10 +69,10 @@ def test_loading_service_is_waited_for(tmp_path: Path) -> None:
 
 def test_wait_ends_with_the_current_state(tmp_path: Path) -> None:
     """The run fails, the start continues."""
-    code, _, said, restarts = take_up(tmp_path, LOADING, wait_s=1)
+    code, _, errors, restarts = take_up(tmp_path, LOADING, wait_s=1)
 
     assert (code, restarts) == (1, [])
-    assert "Redis still loads its data after 1 s, and goes on. Fix: wait" in said
+    assert "Redis still loads its data after 1 s, and goes on. Fix: wait" in errors
 
 
 @pytest.mark.parametrize(
@@ -89,10 +89,10 @@ def test_stopped_or_outdated_service_is_started(tmp_path: Path, states: tuple[st
 @pytest.mark.parametrize("state", ["failed failed", "activating auto-restart"])
 def test_failed_start_is_reported_with_its_log(tmp_path: Path, state: str) -> None:
     """The script does not wait after a failure."""
-    code, _, said, _ = take_up(tmp_path, "inactive dead", state, noted="before", wait_s=30)
+    code, _, errors, _ = take_up(tmp_path, "inactive dead", state, noted="before", wait_s=30)
 
     assert code == 1
-    assert "the lines of its log" in said
+    assert "the lines of its log" in errors
 
 
 def test_check_mode_changes_nothing(tmp_path: Path) -> None:

@@ -40,11 +40,11 @@ def test_node_without_control_groups_is_refused(tmp_path: Path) -> None:
     first = run_module(tmp_path, {"n1": {}})
     refused = run_module(tmp_path, {"n1": {}, "n2": weak})
     before = read(tmp_path)
-    stated = run_module(tmp_path, {"n1": {}, "n2": weak}, proctrack="proctrack/linuxproc")
+    permitted = run_module(tmp_path, {"n1": {}, "n2": weak}, proctrack="proctrack/linuxproc")
 
     assert first["changed"]
     assert refused["failed"]
     assert "n2 (cgroup v2 has no cpuset here). Fix:" in refused["msg"]
     assert "NodeName=n2" not in before
-    assert stated["changed"]
+    assert permitted["changed"]
     assert "ProctrackType=proctrack/linuxproc" in read(tmp_path)

@@ -35,10 +35,10 @@ def run(tmp_path: Path, *, mounted: str = "/shared", how: str = "do") -> subproc
 def test_folder_is_created_once(tmp_path: Path) -> None:
     """It belongs to slurm. Check mode changes nothing; the second run prints nothing."""
     looked = run(tmp_path, how="look")
-    there = (tmp_path / "state").exists()
+    created = (tmp_path / "state").exists()
     first, second = run(tmp_path), run(tmp_path)
 
-    assert (looked.stdout, there) == ("made\n", False)
+    assert (looked.stdout, created) == ("made\n", False)
     assert [(done.returncode, done.stdout) for done in (first, second)] == [(0, "made\n"), (0, "")]
     assert (tmp_path / "state" / "slurmctld").stat().st_uid == UID
 

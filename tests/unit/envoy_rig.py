@@ -78,7 +78,7 @@ def certificate(*names: str, days: int = 90, since: int = 1, by_common_name: boo
     return made, key.private_bytes(*form).decode()
 
 
-def wishes(folder: Path, values: dict[str, Any] | None = None) -> dict[str, Any]:
+def configuration(folder: Path, values: dict[str, Any] | None = None) -> dict[str, Any]:
     """Return the configuration for Envoy, with files below a folder."""
     pair = certificate("api.example.com")
     for end, text in zip(("crt", "key"), pair, strict=True):

@@ -110,7 +110,7 @@ def test_configuration_is_idempotent_and_removal_is_complete(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("status", "said", "verdict"),
+    ("status", "output", "verdict"),
     [
         (0, f"{OURS}/\n{OURS}/\n", "pass"),
         (0, f"{OURS}/\nhttp://mirror.example.com/debian/\n", "fail"),
@@ -120,9 +120,9 @@ def test_configuration_is_idempotent_and_removal_is_complete(tmp_path: Path) -> 
         (None, "timed out", "unknown"),
     ],
 )
-def test_only_the_mirror_alone_passes(status: int | None, said: str, verdict: str) -> None:
+def test_only_the_mirror_alone_passes(status: int | None, output: str, verdict: str) -> None:
     """A second source or no source fails. No answer from apt is unknown."""
-    assert effects.judge_sources("n1", OURS, status, said)["verdict"] == verdict
+    assert effects.judge_sources("n1", OURS, status, output)["verdict"] == verdict
 
 
 def test_fetched_package_is_compared_with_the_index(tmp_path: Path) -> None:

@@ -33,8 +33,8 @@ NO_MAIL = dict.fromkeys(("server", "from", "user", "password"), "") | {"tls": Tr
 def settings(**changes: Any) -> dict[str, Any]:
     """Return the settings of a site with two receivers."""
     words = {"receivers": RECEIVERS, "routes": ROUTES, "timing": TIMING, "smtp": SMTP, **changes}
-    made: dict[str, Any] = filters.alertmanager_settings(words["receivers"], words["routes"], words["timing"], words["smtp"])
-    return made
+    config: dict[str, Any] = filters.alertmanager_settings(words["receivers"], words["routes"], words["timing"], words["smtp"])
+    return config
 
 
 @pytest.mark.skipif(AMTOOL is None, reason="amtool is not installed (Debian: prometheus-alertmanager); Molecule runs it too")
@@ -68,11 +68,11 @@ def test_amtool_accepts_the_settings_and_routes_alerts(tmp_path: Path, labels: s
 
 def test_receivers_are_translated_to_alertmanager_settings() -> None:
     """Covers every mail address, optional logins and resolve messages."""
-    made = {one["name"]: one for one in settings()["receivers"]}
+    config = {one["name"]: one for one in settings()["receivers"]}
 
-    assert [one["to"] for one in made["operators"]["email_configs"]] == ["a@example.com", "b@example.com"]
-    assert made["operators"]["email_configs"][0]["send_resolved"] is False
-    assert made["oncall"]["webhook_configs"] == [
+    assert [one["to"] for one in config["operators"]["email_configs"]] == ["a@example.com", "b@example.com"]
+    assert config["operators"]["email_configs"][0]["send_resolved"] is False
+    assert config["oncall"]["webhook_configs"] == [
         {
             "url": "https://hooks.example.com/token",
             "send_resolved": True,
@@ -83,12 +83,12 @@ def test_receivers_are_translated_to_alertmanager_settings() -> None:
 
 
 def test_without_receivers_no_message_is_sent() -> None:
-    """Alertmanager runs and shows alerts; without a mail server no mail settings are written."""
-    made = settings(receivers=[], routes=[], smtp=NO_MAIL)
+    """Alertmanager runs and shows alerts; without a mail server no mail settings are config."""
+    config = settings(receivers=[], routes=[], smtp=NO_MAIL)
 
-    assert made["route"]["receiver"] == "nobody"
-    assert made["receivers"] == [{"name": "nobody"}]
-    assert "global" not in made
+    assert config["route"]["receiver"] == "nobody"
+    assert config["receivers"] == [{"name": "nobody"}]
+    assert "global" not in config
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_without_receivers_verification_reports_a_skip() -> None:
 
 
 def test_peers_are_addressed_by_their_listen_address() -> None:
-    """IPv6 addresses are written in brackets."""
+    """IPv6 addresses are config in brackets."""
     hostvars = {"a": {"ip": "10.0.0.1"}, "b": {"ansible_host": "fd00::2", "alertmanager_cluster_port": 9194}}
 
     assert filters.alertmanager_peers(["a", "b"], hostvars) == ["10.0.0.1:9094", "[fd00::2]:9194"]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.unit.envoy_rig import KEY, stated, wishes
+from tests.unit.envoy_rig import KEY, configuration, stated
 from tests.unit.role_module import load_role_module
 
 if TYPE_CHECKING:
@@ -155,13 +155,13 @@ def running(tmp_path: Path, envoy_program: str) -> Iterator[tuple[Path, str, dic
         envoy_routes=[{"name": "site", "upstream": "web", "public": True}],
         envoy_jwt_providers=[],
     )
-    made = wishes(tmp_path, values)
-    (tmp_path / "bootstrap.json").write_text(made["bootstrap"].replace("/run/envoy/admin.sock", admin))
-    for name, text in made["documents"].items():
+    config = configuration(tmp_path, values)
+    (tmp_path / "bootstrap.json").write_text(config["bootstrap"].replace("/run/envoy/admin.sock", admin))
+    for name, text in config["documents"].items():
         (tmp_path / "dynamic" / f"{name}.json").write_text(text)
     command = [envoy_program, "-c", str(tmp_path / "bootstrap.json"), "--disable-hot-restart", "--concurrency", "1", "--log-level", "error"]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
         try:
-            yield tmp_path, admin, {**made, "values": values}
+            yield tmp_path, admin, {**config, "values": values}
         finally:
             process.terminate()

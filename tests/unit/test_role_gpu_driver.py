@@ -37,9 +37,9 @@ BESIDE = ("fabric_manager", "container_toolkit", "rdma")
 INSTALLED = {"state": "installed", "version": "6.4.4", "tools": [], "allow_secure_boot": False}
 
 
-def plan(detected: Mapping[str, Any] = MI300X, host: Mapping[str, Any] = NOBLE, offered: Any = None, **wanted: Any) -> dict[str, Any]:
+def plan(detected: Mapping[str, Any] = MI300X, host: Mapping[str, Any] = NOBLE, offered: Any = None, **parameters: Any) -> dict[str, Any]:
     """Return the plan for a host; the default is an MI300X on Ubuntu 24.04."""
-    found: dict[str, Any] = filters.plan(detected, host, {**INSTALLED, **wanted}, RELEASES, offered)
+    found: dict[str, Any] = filters.plan(detected, host, {**INSTALLED, **parameters}, RELEASES, offered)
     return found
 
 
@@ -66,11 +66,11 @@ def test_distribution_package_of_the_same_name_is_ignored() -> None:
 
 def test_installed_packages_are_not_planned_again() -> None:
     """A complete host has an empty plan; a package with another version is in the plan."""
-    there = {one["name"]: one["version"] for one in plan(offered=OFFERED)["packages"]}
+    installed = {one["name"]: one["version"] for one in plan(offered=OFFERED)["packages"]}
 
-    assert plan(host={**NOBLE, "installed": there}, offered=OFFERED)["packages"] == []
-    there["amdgpu-dkms"] = "1:6.10.5.60303-2109964.24.04"
-    names = [one["name"] for one in plan(host={**NOBLE, "installed": there}, offered=OFFERED)["packages"]]
+    assert plan(host={**NOBLE, "installed": installed}, offered=OFFERED)["packages"] == []
+    installed["amdgpu-dkms"] = "1:6.10.5.60303-2109964.24.04"
+    names = [one["name"] for one in plan(host={**NOBLE, "installed": installed}, offered=OFFERED)["packages"]]
     assert names == ["amdgpu-dkms"]
 
 
@@ -118,7 +118,7 @@ def test_container_is_skipped() -> None:
 
 
 @pytest.mark.parametrize(
-    ("detected", "host", "wanted", "reason", "fix"),
+    ("detected", "host", "parameters", "reason", "fix"),
     [
         ({**MI300X, "verdict": "mixed", "vendor": ""}, {}, {}, "not clear: mixed", "GPUs of one vendor"),
         ({}, {}, {"version": ""}, r"gpu_driver_version \(none\) is no release", "6.4.4, 7.0.0"),
@@ -140,9 +140,9 @@ def test_container_is_skipped() -> None:
         ({}, {"distribution": "rocky", "version": "9.6", "kernel": "5.14.0-570.el9"}, {}, "on ubuntu and debian only", "present"),
     ],
 )  # fmt: skip
-def test_unsupported_hardware_or_system_is_refused(detected: Any, host: Any, wanted: Any, reason: str, fix: str) -> None:
+def test_unsupported_hardware_or_system_is_refused(detected: Any, host: Any, parameters: Any, reason: str, fix: str) -> None:
     """Each error names the detected value and a fix; the plan is empty."""
-    got = plan({**MI300X, **detected}, {**NOBLE, **host}, **wanted)
+    got = plan({**MI300X, **detected}, {**NOBLE, **host}, **parameters)
 
     assert got["outcome"] == "refused"
     assert re.search(reason, got["reason"])
@@ -253,8 +253,8 @@ def records(
         "outcome": "present", "module": "amdgpu", "module_version": "6.12.12", "fabric": False, "packages": [],
         "reason": "because", "fix": "do",
     }  # fmt: skip
-    wanted = {"host": "n1", "plan": {**plan, **planned}, "facts": facts, "options": options or {}}
-    found: list[dict[str, Any]] = effects.judge(wanted, root, run)
+    parameters = {"host": "n1", "plan": {**plan, **planned}, "facts": facts, "options": options or {}}
+    found: list[dict[str, Any]] = effects.judge(parameters, root, run)
     return found
 
 
@@ -392,7 +392,7 @@ def test_fabric_manager_is_checked_without_an_installation() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "answer", "verdict", "program"),
+    ("package", "answer", "verdict", "program"),
     [
         ("nvidia-container-toolkit", (0, "NVIDIA Container Toolkit CLI version 1.17.8\ncommit: x"), "pass", "nvidia-ctk"),
         ("amd-container-toolkit", (0, "1.1.0"), "pass", "amd-ctk"),
@@ -400,7 +400,7 @@ def test_fabric_manager_is_checked_without_an_installation() -> None:
         ("rocm", (0, ""), "skipped", ""),
     ],
 )
-def test_container_toolkit_must_run_if_requested(tmp_path: Path, asked: str, answer: Any, verdict: str, program: str) -> None:
+def test_container_toolkit_must_run_if_requested(tmp_path: Path, package: str, answer: Any, verdict: str, program: str) -> None:
     """The check is skipped if the toolkit is not requested."""
     called: list[str] = []
 
@@ -408,7 +408,7 @@ def test_container_toolkit_must_run_if_requested(tmp_path: Path, asked: str, ans
         called.append(argv[0])
         return answer
 
-    found = by_check(records(load(tmp_path), run=run, packages=[{"name": "amdgpu-dkms"}, {"name": asked}]))
+    found = by_check(records(load(tmp_path), run=run, packages=[{"name": "amdgpu-dkms"}, {"name": package}]))
 
     assert found["container_toolkit"] == (verdict, "" if verdict == "skipped" else answer[1].splitlines()[0])
     assert called == [program] * (verdict != "skipped")

@@ -98,10 +98,10 @@ def test_invalid_keys_are_reported_and_not_shown() -> None:
 
 def test_only_obsolete_labelled_objects_are_removed() -> None:
     """A route that is missing from hosts.yaml is removed; the others stay."""
-    wanted = HIGRESS.ingresses([ROUTE], "higress", "")
+    ingresses = HIGRESS.ingresses([ROUTE], "higress", "")
     old = HIGRESS.ingresses([{**ROUTE, "name": "old"}], "higress", "")
 
-    got = HIGRESS.leftovers([{"resources": [*wanted, *old]}, {}], wanted)
+    got = HIGRESS.leftovers([{"resources": [*ingresses, *old]}, {}], ingresses)
 
     assert [one["metadata"]["name"] for one in got] == ["old"]
 

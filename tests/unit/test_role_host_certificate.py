@@ -25,10 +25,10 @@ def specified(host: str = "n1", names: tuple[str, ...] = NAMES, *, days: int = 3
     return plugin.Wish(host, names, days, before)
 
 
-def ensure(folder: Path, asked: Any, *, look_only: bool = False) -> bool:
+def ensure(folder: Path, specification: Any, *, look_only: bool = False) -> bool:
     """Create or renew a certificate."""
-    made: bool = plugin.bring(folder, "demo", asked, look_only=look_only)
-    return made
+    created: bool = plugin.bring(folder, "demo", specification, look_only=look_only)
+    return created
 
 
 def installed(folder: Path, host: str, place: Path) -> Path:
@@ -80,22 +80,22 @@ def test_second_run_signs_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "reason"),
+    ("specification", "reason"),
     [
         (specified(names=("n1", "10.0.0.2")), "the host's names changed"),
         (specified(before=364), ""),
         (specified(before=366), "it runs out"),
     ],
 )
-def test_certificate_is_renewed_before_expiry_or_for_new_names(tmp_path: Path, asked: Any, reason: str) -> None:
+def test_certificate_is_renewed_before_expiry_or_for_new_names(tmp_path: Path, specification: Any, reason: str) -> None:
     """The authority stays, so clients need no update."""
     ca = tmp_path / "ca"
     ensure(ca, specified())
     authority = (ca / "ca.crt").read_bytes()
     now = dt.datetime.now(dt.UTC)
 
-    assert plugin.needs_new(ca, plugin.load_authority(ca), asked, now) == reason
-    assert ensure(ca, asked) is bool(reason)
+    assert plugin.needs_new(ca, plugin.load_authority(ca), specification, now) == reason
+    assert ensure(ca, specification) is bool(reason)
     assert (ca / "ca.crt").read_bytes() == authority
 
 

@@ -117,12 +117,12 @@ def test_old_verification_folder_is_removed(tmp_path: Path) -> None:
     old.mkdir()
     (old / "n1").write_text("x", encoding="utf-8")
     effects.drop_old_folder(str(tmp_path))
-    gone = not old.exists()
+    removed = not old.exists()
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept" / "file").write_text("x", encoding="utf-8")
     old.symlink_to(tmp_path / "kept")
     effects.drop_old_folder(str(tmp_path))
 
-    assert gone
+    assert removed
     assert old.is_symlink()
     assert (tmp_path / "kept" / "file").exists()

@@ -82,18 +82,18 @@ def test_exact_limit_counts_if_it_rounds_to_the_displayed_one() -> None:
 def test_exceptions_replace_one_number_or_both() -> None:
     """An absent account gets no limit."""
     accounts = [{"name": "ada"}, {"name": "bob", "state": "present"}, {"name": "eve", "state": "absent"}]
-    wanted = {"accounts": accounts, "gib": 10, "inodes": 100, "exceptions": {"bob": {"gib": "20"}, "eve": {"gib": 1}}}
+    parameters = {"accounts": accounts, "gib": 10, "inodes": 100, "exceptions": {"bob": {"gib": "20"}, "eve": {"gib": 1}}}
 
-    assert quotas.limits_wanted(wanted) == {"ada": Limit(10 * GIB, 100), "bob": Limit(20 * GIB, 100)}
+    assert quotas.limits_wanted(parameters) == {"ada": Limit(10 * GIB, 100), "bob": Limit(20 * GIB, 100)}
 
 
 def test_second_run_changes_nothing() -> None:
     """Correct limits are not set again."""
     volume = Volume(usage={"ada": Limit(GIB, 3)})
-    wanted = {"ada": Limit(2 * GIB, 10)}
-    first = quotas.apply(volume, wanted, check=False)
+    limits = {"ada": Limit(2 * GIB, 10)}
+    first = quotas.apply(volume, limits, check=False)
     calls = len(volume.calls)
-    second = quotas.apply(volume, wanted, check=False)
+    second = quotas.apply(volume, limits, check=False)
 
     assert (first.changed, second.changed, second.over) == (["ada"], [], {})
     assert len(volume.calls) == calls
@@ -103,16 +103,16 @@ def test_second_run_changes_nothing() -> None:
 def test_account_above_its_quota_gets_no_limit() -> None:
     """A limit would stop its running jobs. Its usage is measured until it falls below the quota."""
     volume = Volume(usage={"ada": Limit(GIB, 30)})
-    wanted = {"ada": Limit(2 * GIB, 10)}
-    first = quotas.apply(volume, wanted, check=False)
-    second = quotas.apply(volume, wanted, check=False)
-    measured, noted = dict(volume.there), volume.noted
+    limits = {"ada": Limit(2 * GIB, 10)}
+    first = quotas.apply(volume, limits, check=False)
+    second = quotas.apply(volume, limits, check=False)
+    measured, recorded = dict(volume.there), volume.noted
     volume.kept["ada"] = Limit(GIB, 3)
-    third = quotas.apply(volume, wanted, check=False)
+    third = quotas.apply(volume, limits, check=False)
 
     assert (first.changed, second.changed, third.changed) == (["ada"], [], ["ada"])
     assert "30 files, more than 2 GiB, 10 files" in second.over["ada"]
-    assert measured == noted == {"ada": quotas.MEASURING}
+    assert measured == recorded == {"ada": quotas.MEASURING}
     assert volume.there == {"ada": Limit(2 * GIB, 10)}
 
 
@@ -135,7 +135,7 @@ def test_zero_removes_the_limit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("there", "limit", "asked"),
+    ("there", "limit", "commands"),
     [
         (None, Limit(GIB, 5), [["quota set", "--uid=0", "--capacity=1", "--inodes=5"]]),
         (Limit(GIB, 5), Limit(2 * GIB, 0), [["quota delete", "--uid=0"], ["quota set", "--uid=0", "--capacity=2"]]),
@@ -143,21 +143,21 @@ def test_zero_removes_the_limit() -> None:
         (None, Limit(), []),
     ],
 )
-def test_program_is_called_for_differences_only(monkeypatch: pytest.MonkeyPatch, there: Any, limit: Any, asked: list[list[str]]) -> None:
+def test_program_is_called_for_differences_only(monkeypatch: pytest.MonkeyPatch, there: Any, limit: Any, commands: list[list[str]]) -> None:
     """0 keeps the old value, so a limit is removed before a new one is set."""
     volume, calls = quotas.Volume({"by": "user"}), []
     monkeypatch.setattr(volume, "run", lambda *words: calls.append(list(words)))
     volume.set("uid:0", limit, there)
 
-    assert calls == asked
+    assert calls == commands
 
 
 def test_verdicts_name_accounts_above_or_near_their_quota() -> None:
     """Above: skipped with a fix. Wrong limit: fail. All others: one pass that names those above 90 percent."""
-    wanted = {name: Limit(10 * GIB, 100) for name in ("ada", "bob", "carol", "dan")}
+    limits = {name: Limit(10 * GIB, 100) for name in ("ada", "bob", "carol", "dan")}
     kept = {"ada": Limit(GIB, 95), "bob": Limit(GIB, 300), "carol": Limit(), "dan": Limit()}
     outcome = quotas.Outcome(["carol"], {"bob": "keeps more"}, kept)
-    found = quotas.verdicts("n1", wanted, outcome)
+    found = quotas.verdicts("n1", limits, outcome)
 
     assert [(one["verdict"], one.get("device", "")) for one in found] == [("skipped", "bob"), ("fail", "carol"), ("pass", "")]
     assert "juicefs_quotas: {bob:" in found[0]["fix"]

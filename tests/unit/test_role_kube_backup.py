@@ -114,10 +114,10 @@ def test_valid_snapshot_is_accepted() -> None:
 )
 def test_invalid_snapshot_is_refused(found: dict[str, Any], wanted: dict[str, Any], reason: str) -> None:
     """Each reason has a fix."""
-    (said,) = restore.refusals(BACKUP, {**FOUND, **found}, {**WANTED, **wanted})
+    (error,) = restore.refusals(BACKUP, {**FOUND, **found}, {**WANTED, **wanted})
 
-    assert reason in said
-    assert "Fix: " in said
+    assert reason in error
+    assert "Fix: " in error
 
 
 def test_changed_keys_can_be_accepted() -> None:
@@ -160,8 +160,8 @@ def copy(folder: Path, stamp: str, *, data: bytes = b"data", etcd: bool = True) 
     """Write a copy on the controller."""
     part = folder / f"etcd-{stamp}" / "m1"
     part.mkdir(parents=True)
-    said = {"taken": stamp, "host": "m1", "etcd": {"sha256": copies.hashlib.sha256(b"data").hexdigest()} if etcd else None}
-    (part / "backup.json").write_text(json.dumps(said), encoding="utf-8")
+    record = {"taken": stamp, "host": "m1", "etcd": {"sha256": copies.hashlib.sha256(b"data").hexdigest()} if etcd else None}
+    (part / "backup.json").write_text(json.dumps(record), encoding="utf-8")
     (part / "snapshot.db").write_bytes(data)
     return part
 
@@ -224,7 +224,7 @@ def voters(alive: str) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    ("alive", "leaving", "says"),
+    ("alive", "leaving", "expected"),
     [
         ("+++", "m3", ""),
         ("++-", "m3", ""),  # The dead member.
@@ -241,17 +241,17 @@ def voters(alive: str) -> list[Any]:
         ("+++", "", ""),
     ],
 )
-def test_removal_that_breaks_the_quorum_is_refused(alive: str, leaving: str, says: str) -> None:
+def test_removal_that_breaks_the_quorum_is_refused(alive: str, leaving: str, expected: str) -> None:
     """Answering members must be a majority before and after. A host that is no member may be removed."""
-    said = quorum.refusal(voters(alive), [leaving, ""])
+    error = quorum.refusal(voters(alive), [leaving, ""])
 
-    assert bool(said) == bool(says), said
-    assert says in said
-    assert not said or "Fix: " in said
+    assert bool(error) == bool(expected), error
+    assert expected in error
+    assert not error or "Fix: " in error
 
 
 @pytest.mark.parametrize(
-    ("alive", "away", "says"),
+    ("alive", "away", "expected"),
     [
         ("+++", "m3", ""),
         ("+-+", "m3", "while m3 is away 1 of 3 members of etcd answer, which is no majority (lost: m2)"),
@@ -261,13 +261,13 @@ def test_removal_that_breaks_the_quorum_is_refused(alive: str, leaving: str, say
         ("+", "m1", ""),  # No alternative exists.
     ],
 )
-def test_reboot_that_breaks_the_quorum_is_refused(alive: str, away: str, says: str) -> None:
+def test_reboot_that_breaks_the_quorum_is_refused(alive: str, away: str, expected: str) -> None:
     """A rebooting member still counts, so the other answering members must be a majority of all."""
-    said = quorum.refusal_away(voters(alive), [away])
+    error = quorum.refusal_away(voters(alive), [away])
 
-    assert bool(said) == bool(says), said
-    assert says in said
-    assert not said or "Fix: " in said
+    assert bool(error) == bool(expected), error
+    assert expected in error
+    assert not error or "Fix: " in error
 
 
 def test_unresponsive_member_may_be_rebooted(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def drained(api: FakeApi, name: str) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("running", "wanted", "says"),
+    ("running", "target", "expected"),
     [
         ([f"1.{MINOR - 1}.2"], NEWEST, ""),
         ([NEWEST, f"1.{MINOR - 1}.2"], NEWEST, ""),
@@ -46,13 +46,13 @@ def drained(api: FakeApi, name: str) -> bool:
         ([], "1.20.2", "installs"),
     ],
 )
-def test_version_step_is_checked_against_the_nodes(running: list[str], wanted: str, says: str) -> None:
+def test_version_step_is_checked_against_the_nodes(running: list[str], target: str, expected: str) -> None:
     """One minor release at a time, also after an interrupted upgrade. Larger steps and downgrades are refused."""
-    said = judge.kube_upgrade_refusal(running, wanted)
+    error = judge.kube_upgrade_refusal(running, target)
 
-    assert bool(said) == bool(says)
-    assert says in said
-    assert not said or "Fix: " in said
+    assert bool(error) == bool(expected)
+    assert expected in error
+    assert not error or "Fix: " in error
 
 
 def test_interrupted_upgrade_continues(tmp_path: Path) -> None:

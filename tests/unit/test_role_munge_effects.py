@@ -54,7 +54,7 @@ def test_key_and_daemon_are_checked_separately(
 
 
 @pytest.mark.parametrize(
-    ("status", "says", "verdict", "fix"),
+    ("status", "output", "verdict", "fix"),
     [
         (0, "", "pass", ""),
         (8, "unmunge: Error: Invalid credential", "fail", "key of this host is not the one of ctl1"),
@@ -63,9 +63,9 @@ def test_key_and_daemon_are_checked_separately(
         (None, "timed out", "unknown", "systemctl status munge"),
     ],
 )
-def test_wrong_key_and_wrong_clock_have_different_messages(status: int | None, says: str, verdict: str, fix: str, programs: Any) -> None:
+def test_wrong_key_and_wrong_clock_have_different_messages(status: int | None, output: str, verdict: str, fix: str, programs: Any) -> None:
     """The message names the cause. A time-out does not prove a wrong key."""
-    programs["unmunge"] = (status, says)
+    programs["unmunge"] = (status, output)
     look = effects.Look("n1")
     effects.look_at_credential(look, "ctl1", "MUNGE:AwQ:")
 

@@ -19,13 +19,13 @@ NUMBERS = "".join(f"{name} 1\n" for name in NAMES) + "node_textfile_scrape_error
 
 def test_hash_is_stable_bcrypt() -> None:
     """It matches the right password only. Equal passwords on two hosts have different hashes."""
-    made = password.web_password_hash("right-password-0001", "n1 node_exporter")
+    password_hash = password.web_password_hash("right-password-0001", "n1 node_exporter")
 
-    assert bcrypt.checkpw(b"right-password-0001", made.encode())
-    assert not bcrypt.checkpw(b"right-password-0002", made.encode())
-    assert made == password.web_password_hash("right-password-0001", "n1 node_exporter")
-    assert made != password.web_password_hash("right-password-0001", "n2 node_exporter")
-    assert made.startswith("$2b$10$")
+    assert bcrypt.checkpw(b"right-password-0001", password_hash.encode())
+    assert not bcrypt.checkpw(b"right-password-0002", password_hash.encode())
+    assert password_hash == password.web_password_hash("right-password-0001", "n1 node_exporter")
+    assert password_hash != password.web_password_hash("right-password-0001", "n2 node_exporter")
+    assert password_hash.startswith("$2b$10$")
 
 
 def test_salt_does_not_depend_on_the_password() -> None:

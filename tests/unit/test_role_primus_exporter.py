@@ -89,10 +89,10 @@ def test_recent_files_in_the_old_folder_are_detected(tmp_path: Path, mode: int, 
     (shared / "link.prom").symlink_to("/etc/passwd")
     shared.chmod(mode)
     os.utime(shared / "run.prom", (time.time() - age_s, time.time() - age_s))
-    said = former.report("/x", "training", former.fresh_files(str(tmp_path), "training", time.time() - 900))
+    report = former.report("/x", "training", former.fresh_files(str(tmp_path), "training", time.time() - 900))
 
-    assert [one["name"] for one in said["files"]] == [name for name, _ in found]
-    assert ("Fix: " in said["msg"]) is bool(found)
+    assert [one["name"] for one in report["files"]] == [name for name, _ in found]
+    assert ("Fix: " in report["msg"]) is bool(found)
     assert former.fresh_files(str(tmp_path), "nothing", 0) == []
 
 

@@ -38,9 +38,9 @@ def test_promtool_accepts_the_rules_and_their_tests(path: Any) -> None:
 def test_every_alert_fires_in_a_test() -> None:
     """An untested rule may never fire."""
     texts = "".join(path.read_text("utf-8") for path in (FILES / "rules_tests").glob("*.yml"))
-    seen = set(re.findall(r'alertname="(\w+)"', texts)) | set(re.findall(r"alertname: (\w+)", texts))
+    tested = set(re.findall(r'alertname="(\w+)"', texts)) | set(re.findall(r"alertname: (\w+)", texts))
 
-    assert set(alerts()) <= seen
+    assert set(alerts()) <= tested
     assert [path.name for path in RULES] == sorted(path.name for path in (FILES / "rules_tests").glob("*.yml"))
 
 
@@ -58,7 +58,7 @@ def test_manual_lists_every_alert() -> None:
     """docs/monitoring.md lists exactly these alerts by severity."""
     text = (content.content_root() / "docs" / "monitoring.md").read_text("utf-8")
     rows = re.findall(r"(?m)^\| (critical|warning|info, none) \| (.*) \|$", text)
-    told = {name: severity for severity, names in rows for name in re.findall(r"`(\w+)`", names)}
+    documented = {name: severity for severity, names in rows for name in re.findall(r"`(\w+)`", names)}
 
-    assert set(told) == set(alerts())
-    assert {name: severity for name, severity in told.items() if alerts()[name]["labels"]["severity"] not in severity} == {}
+    assert set(documented) == set(alerts())
+    assert {name: severity for name, severity in documented.items() if alerts()[name]["labels"]["severity"] not in severity} == {}

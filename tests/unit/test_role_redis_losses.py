@@ -110,7 +110,7 @@ def test_lossless_changes_are_allowed(first: Any, other: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("first", "other", "says"),
+    ("first", "other", "message"),
     [
         (EMPTY, state_from(REPLICA), "n1 holds nothing, and n2 would lose"),  # The primary's machine was replaced.
         (state_from(PROMOTED, keys=0), state_from(PROMOTED), "n1 holds nothing, and n2 would lose"),
@@ -121,12 +121,12 @@ def test_lossless_changes_are_allowed(first: Any, other: Any) -> None:
         ({"answers": False, "follows": "", "files": "aof"}, state_from(PROMOTED), "Redis runs on both"),
     ],
 )
-def test_change_that_would_empty_a_host_is_refused_on_both(first: Any, other: Any, says: str) -> None:
+def test_change_that_would_empty_a_host_is_refused_on_both(first: Any, other: Any, message: str) -> None:
     """Neither host is changed; each message has a fix. redis_discard_data_on permits the loss."""
     of_first, of_other = refusals_of(first, other)
 
     assert of_first == of_other
-    assert says in of_first[0]
+    assert message in of_first[0]
     assert "Fix: " in of_first[0]
     assert refusals_of(first, other, give_up=("n2",)) == ([], [])
 

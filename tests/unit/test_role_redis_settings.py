@@ -36,11 +36,11 @@ class Server:
     def __init__(self, answer: str = "OK") -> None:
         """Store the answer."""
         self.answer = answer
-        self.told: list[str] = []
+        self.commands: list[str] = []
 
     def call(self, words: Sequence[str]) -> str:
         """Return the answer to a command."""
-        self.told.append(" ".join(words))
+        self.commands.append(" ".join(words))
         return "PONG" if words[0] == "PING" else self.answer
 
 
@@ -65,7 +65,7 @@ def test_tls_and_memory_limit_need_no_restart(tmp_path: Path) -> None:
     server = Server()
 
     assert settings.apply(server.call, with_tls(tmp_path), former, check=False)
-    assert server.told == ["PING", "CONFIG SET maxmemory 4096mb tls-cert-file /x/server.crt tls-port 6380 port 6379"]
+    assert server.commands == ["PING", "CONFIG SET maxmemory 4096mb tls-cert-file /x/server.crt tls-port 6380 port 6379"]
 
 
 @pytest.mark.parametrize("other", ["bind 127.0.0.1 10.0.0.2", "bind 127.0.0.1 10.0.0.1\nreplicaof 10.0.0.9 6380"])
@@ -77,7 +77,7 @@ def test_other_setting_requires_a_restart(tmp_path: Path, other: str) -> None:
     server = Server()
 
     assert not settings.apply(server.call, config, former, check=False)
-    assert server.told == []
+    assert server.commands == []
 
 
 @pytest.mark.parametrize(("former", "answer"), [("", "OK"), (None, "ERR CONFIG SET failed")])
@@ -107,7 +107,7 @@ def test_new_certificate_is_loaded_once(tmp_path: Path) -> None:
 
     assert first == [False, False]  # Started with these files.
     assert second == [True, False]
-    assert len([line for line in server.told if line.startswith("CONFIG SET tls-cert-file")]) == 2
+    assert len([line for line in server.commands if line.startswith("CONFIG SET tls-cert-file")]) == 2
 
 
 def test_rejected_certificate_is_an_error(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_plain_port_is_closed_now_and_at_later_starts(tmp_path: Path, answer: st
 
     settings.close_plain(server.call, plain, applied)
 
-    assert server.told == ["CONFIG SET port 0"]
+    assert server.commands == ["CONFIG SET port 0"]
     assert plain.read_text("utf-8") == "port 0\n"
     assert plain.stat().st_mode & 0o777 == 0o640
     assert applied.exists() != restarts

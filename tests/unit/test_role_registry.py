@@ -38,16 +38,18 @@ PULLS: Any = load_role_module("registry_trust", "registry_trust_effects")
 
 def test_matching_hash_stays_and_unknown_account_is_removed() -> None:
     """Repeats change nothing. New passwords, new accounts and removed accounts are reported."""
-    there = {"a": "$2y$a1", "b": "$2y$b1", "old": "$2y$o", "md5": "$apr1$x"}
+    before = {"a": "$2y$a1", "b": "$2y$b1", "old": "$2y$o", "md5": "$apr1$x"}
     accounts = [{"name": name, "password": f"{name}1"} for name in ("a", "md5")] + [
         {"name": "b", "password": "b2"},
         {"name": "c", "password": "c1"},
     ]
 
-    got, said = ACCOUNTS.plan(there, accounts, lambda _, known, password: known == f"$2y${password}", lambda _, password: f"$2y${password}")
+    got, messages = ACCOUNTS.plan(
+        before, accounts, lambda _, known, password: known == f"$2y${password}", lambda _, password: f"$2y${password}"
+    )
 
     assert got == {"a": "$2y$a1", "md5": "$2y$md51", "b": "$2y$b2", "c": "$2y$c1"}
-    assert said == ["old goes", "md5 gets its password", "b gets its password", "c comes"]
+    assert messages == ["old goes", "md5 gets its password", "b gets its password", "c comes"]
 
 
 def test_settings_of_both_storages_are_complete() -> None:
@@ -169,9 +171,9 @@ def test_private_key_is_refused(tmp_path: Path) -> None:
 
 def test_foreign_logins_stay_and_obsolete_ones_are_removed() -> None:
     """Only our entries change; other settings stay."""
-    there = {"auths": {"own:1": {"auth": "old"}, "former:1": {"auth": "x"}, "theirs": {"auth": "y"}}, "psFormat": "z"}
+    config = {"auths": {"own:1": {"auth": "old"}, "former:1": {"auth": "x"}, "theirs": {"auth": "y"}}, "psFormat": "z"}
 
-    got = CREDENTIALS.merged(there, [{"address": "own:1", "username": "u", "password": "p"}], ["own:1", "former:1"])
+    got = CREDENTIALS.merged(config, [{"address": "own:1", "username": "u", "password": "p"}], ["own:1", "former:1"])
 
     assert got == {"auths": {"own:1": {"auth": "dTpw"}, "theirs": {"auth": "y"}}, "psFormat": "z"}
     assert CREDENTIALS.merged(got, [{"address": "own:1", "username": "u", "password": "p"}], ["own:1"]) == got
@@ -179,7 +181,7 @@ def test_foreign_logins_stay_and_obsolete_ones_are_removed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "said", "verdict"),
+    ("status", "output", "verdict"),
     [
         (0, "", "fail"),
         (1, "unauthorized: authentication required", "pass"),
@@ -187,11 +189,11 @@ def test_foreign_logins_stay_and_obsolete_ones_are_removed() -> None:
         (None, "TimeoutExpired", "unknown"),
     ],
 )
-def test_refusal_must_have_the_right_reason(status: int | None, said: str, verdict: str) -> None:
+def test_refusal_must_have_the_right_reason(status: int | None, output: str, verdict: str) -> None:
     """An unreachable registry proves nothing: unknown."""
-    host = PULLS.Host("n1", "r:5000", lambda *_: (status, said))
+    host = PULLS.Host("n1", "r:5000", lambda *_: (status, output))
 
-    host.refusal("refuses_wrong_password", "password", (status, said), "fix")
+    host.refusal("refuses_wrong_password", "password", (status, output), "fix")
 
     assert [one["verdict"] for one in host.verdicts] == [verdict]
 

@@ -89,7 +89,7 @@ def keep(root: Path, *registries: dict[str, Any], check: bool = False) -> list[s
     """Configure registries; return the messages, without the folder."""
     folder = KEEPS.Folder(root / "certs.d", root / "record", check=check)
     folder.keep(registries)
-    return [said.removeprefix(f"{root}/certs.d/") for said in folder.said]
+    return [message.removeprefix(f"{root}/certs.d/") for message in folder.said]
 
 
 def test_registries_are_added_and_removed(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_foreign_file_is_not_overwritten(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "verdict"),
+    ("output", "verdict"),
     [
         ("ctr: failed to resolve reference: svc1:5000/primus/verify:absent: not found", "pass"),
         ("x509: certificate signed by unknown authority", "fail"),
@@ -137,14 +137,14 @@ def test_foreign_file_is_not_overwritten(tmp_path: Path) -> None:
         ("dial tcp: connect: connection refused", "unknown"),
     ],
 )
-def test_only_a_successful_login_passes(monkeypatch: pytest.MonkeyPatch, said: str, verdict: str) -> None:
+def test_only_a_successful_login_passes(monkeypatch: pytest.MonkeyPatch, output: str, verdict: str) -> None:
     """A rejected authority or password fails. No answer is unknown."""
     monkeypatch.setattr(ASKS.shutil, "which", lambda _: None)
     calls: list[Sequence[str]] = []
 
     def call(words: Sequence[str], _: str = "") -> tuple[int, str]:
         calls.append(words)
-        return 1, said
+        return 1, output
 
     host = ASKS.Host("n1", "svc1:5000", call)
     ASKS.look_at_own(host)
@@ -155,12 +155,12 @@ def test_only_a_successful_login_passes(monkeypatch: pytest.MonkeyPatch, said: s
 
 
 @pytest.mark.parametrize(
-    ("said", "verdict"), [("not found", "pass"), ("401 Unauthorized", "pass"), ("x509: a", "fail"), ("EOF", "unknown")]
+    ("output", "verdict"), [("not found", "pass"), ("401 Unauthorized", "pass"), ("x509: a", "fail"), ("EOF", "unknown")]
 )
-def test_foreign_registry_must_be_trusted_and_reachable(monkeypatch: pytest.MonkeyPatch, said: str, verdict: str) -> None:
+def test_foreign_registry_must_be_trusted_and_reachable(monkeypatch: pytest.MonkeyPatch, output: str, verdict: str) -> None:
     """A refusal counts as an answer, because rights of the account are unknown."""
     monkeypatch.setattr(ASKS.shutil, "which", lambda _: "/usr/local/bin/crictl")
-    host = ASKS.Host("n1", "", lambda *_: (1, said))
+    host = ASKS.Host("n1", "", lambda *_: (1, output))
 
     ASKS.look_at_others(host, ["harbor.example.com"])
 

@@ -278,10 +278,10 @@ def test_backup_timer_and_last_run_are_checked(timer: str, result: str, newest: 
 def test_unit_creates_the_folder_of_the_start_record(unit: str, system: str) -> None:
     """Some distributions' packages do not create it, and starts would fail."""
     lines = render("slurm_accounting", unit, system).splitlines()
-    made = next(line.partition("=")[2] for line in lines if line.startswith("RuntimeDirectory="))
-    noted = next(line.rpartition("> ")[2].rstrip("'") for line in lines if line.startswith("ExecStartPost="))
+    runtime_folder = next(line.partition("=")[2] for line in lines if line.startswith("RuntimeDirectory="))
+    record_path = next(line.rpartition("> ")[2].rstrip("'") for line in lines if line.startswith("ExecStartPost="))
 
-    assert noted == f"/run/{made}/applied"
+    assert record_path == f"/run/{runtime_folder}/applied"
 
 
 @pytest.mark.parametrize("role", ["slurm", "slurm_accounting"])

@@ -134,8 +134,8 @@ def test_partition_with_larger_nodes_has_its_own_share(tmp_path: Path) -> None:
     both: list[dict[str, Any]] = [{"name": "big", "nodes": "n1", "default": True}, {"name": "all", "nodes": "all"}]
     make(tmp_path, {"n1": BIG, "n2": NO_GPUS, "n3": {}}, partitions=both)
     usual, (big, everything) = conf_values(read(tmp_path)), words_of(read(tmp_path), "PartitionName")
-    stated = [{**both[0], "extra": {"defmempernode": 1000, "DefCpuPerGPU": 9}}, {**both[1], "nodes": "n1"}]
-    make(tmp_path, {"n1": BIG, "n2": NO_GPUS, "n3": {}}, partitions=stated, extra={"defcpupergpu": 5})
+    partitions = [{**both[0], "extra": {"defmempernode": 1000, "DefCpuPerGPU": 9}}, {**both[1], "nodes": "n1"}]
+    make(tmp_path, {"n1": BIG, "n2": NO_GPUS, "n3": {}}, partitions=partitions, extra={"defcpupergpu": 5})
     own, (first, second) = conf_values(read(tmp_path)), words_of(read(tmp_path), "PartitionName")
 
     assert (usual["DefCpuPerGPU"], usual["DefMemPerCPU"]) == ("2", "1000")

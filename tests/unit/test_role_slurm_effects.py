@@ -341,7 +341,7 @@ class Queue:
     def __init__(self, low: Sequence[str], high: Sequence[str]) -> None:
         """Store the answers; the last state repeats."""
         self.stages = {"1": list(low), "2": list(high)}
-        self.said: list[str] = []
+        self.calls: list[str] = []
 
     def then(self, low: Sequence[str], high: Sequence[str]) -> Queue:
         """Set the states of a second pair of jobs."""
@@ -350,9 +350,9 @@ class Queue:
 
     def __call__(self, words: Sequence[str], _limit_s: float) -> Any:
         """Answer one command."""
-        self.said.append(" ".join(words[:2]))
+        self.calls.append(" ".join(words[:2]))
         if words[0] == "sbatch":
-            return ask.Answer(0, str(sum(one.startswith("sbatch") for one in self.said)))
+            return ask.Answer(0, str(sum(one.startswith("sbatch") for one in self.calls)))
         if words[1:2] == ["--oneliner"]:
             stages = self.stages[words[-1]]
             state = stages.pop(0) if len(stages) > 1 else stages[0]
@@ -378,7 +378,7 @@ def test_preempted_job_is_requeued_and_finishes(low: list[str], high: list[str],
     got = trials.Preemption("n1", queue, lambda _: None).run(lane("low", "n1"), lane("high", "n1", tier=10))
 
     assert got.verdict == verdict
-    assert queue.said[-1] == "scancel --quiet"
+    assert queue.calls[-1] == "scancel --quiet"
 
 
 @pytest.mark.parametrize(
@@ -398,7 +398,7 @@ def test_failed_requeue_is_tried_once_more(second: list[str], verdict: str, foun
     assert got.verdict == verdict
     assert found in got.found
     assert "; before that, it was queued again, and is FAILED" in got.found
-    assert queue.said[-1] == "scancel --quiet"
+    assert queue.calls[-1] == "scancel --quiet"
 
 
 # As `scontrol show config` of Slurm 22.05 prints it, shortened.

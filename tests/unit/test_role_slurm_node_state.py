@@ -36,8 +36,8 @@ class Slurm:
             return ask.Answer(0, "")
         if words[0] == "squeue":
             return ask.Answer(0, self.jobs.pop(0) if len(self.jobs) > 1 else self.jobs[0])
-        told = f"Reason={self.reason} [root@2026-11-22T01:00:00]" if self.reason else "ExtSensorsTemp=n/s"
-        return ask.Answer(0, NODE.format(state=self.states, reason=told))
+        reason_field = f"Reason={self.reason} [root@2026-11-22T01:00:00]" if self.reason else "ExtSensorsTemp=n/s"
+        return ask.Answer(0, NODE.format(state=self.states, reason=reason_field))
 
 
 def service(slurm: Any, *, check: bool = False) -> Any:
@@ -54,9 +54,9 @@ def test_idle_node_is_drained_at_once() -> None:
     """One update with the reason; no waiting."""
     slurm = Slurm("IDLE")
     one = service(slurm)
-    said = state.bring_about(one, drain_request())
+    message = state.bring_about(one, drain_request())
 
-    assert (said, one.changed, slurm.updates) == ("", True, ["State=DRAIN Reason=primus: removed"])
+    assert (message, one.changed, slurm.updates) == ("", True, ["State=DRAIN Reason=primus: removed"])
 
 
 def test_drained_node_is_not_changed() -> None:
@@ -126,10 +126,10 @@ def test_check_mode_neither_changes_nor_waits() -> None:
 def test_only_own_drains_are_resumed(states: str, reason: str, updates: list[str]) -> None:
     """Drains with other reasons and quarantines stay; active nodes need no change."""
     slurm = Slurm(states, reason)
-    said = state.bring_about(service(slurm), {"state": "resumed"})
+    message = state.bring_about(service(slurm), {"state": "resumed"})
 
     assert slurm.updates == updates
-    assert bool(said) == ("DRAIN" in states and not updates)
+    assert bool(message) == ("DRAIN" in states and not updates)
 
 
 def test_node_unknown_to_slurm_is_accepted() -> None:

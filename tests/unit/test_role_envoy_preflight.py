@@ -32,7 +32,7 @@ def test_valid_gateway_is_accepted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("variable", "name", "changes", "says"),
+    ("variable", "name", "changes", "message"),
     [
         ("envoy_listeners", "https", {"port": 80}, "listener https: port 80 is that of http already. Fix: "),
         ("envoy_listeners", "https", {"port": 70000}, "there is no port 70000"),
@@ -69,11 +69,11 @@ def test_valid_gateway_is_accepted() -> None:
         ("envoy_jwt_providers", "far", {"name": "corp"}, "envoy_jwt_providers: corp is stated 2 times"),
     ],
 )
-def test_each_invalid_value_is_reported_with_a_fix(variable: str, name: str, changes: dict[str, Any], says: str) -> None:
+def test_each_invalid_value_is_reported_with_a_fix(variable: str, name: str, changes: dict[str, Any], message: str) -> None:
     """Each error names the value and ends in a fix."""
     lines = filters.envoy_refusals(changed(variable, name, **changes))
 
-    assert [line for line in lines if says in line], lines
+    assert [line for line in lines if message in line], lines
     assert [line for line in lines if ". Fix: " not in line] == []
 
 
@@ -83,7 +83,7 @@ def test_gateway_without_a_listener_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("keys", "says"),
+    ("keys", "message"),
     [
         ({"ada": "s3cr-t", "bob": KEY}, "the key of ada is shorter than 16 characters"),
         ({"ada": f"{KEY} x", "bob": "y" * 20}, "the key of ada is shorter than 16 characters, or holds a space"),
@@ -91,11 +91,11 @@ def test_gateway_without_a_listener_is_refused() -> None:
         ({}, "ada has no key in envoy_api_keys"),
     ],
 )
-def test_invalid_keys_are_refused_and_never_quoted(keys: dict[str, str], says: str) -> None:
+def test_invalid_keys_are_refused_and_never_quoted(keys: dict[str, str], message: str) -> None:
     """Short, shared and missing keys are refused; messages name the client only."""
     lines = filters.envoy_refusals(stated(envoy_api_keys=keys))
 
-    assert [line for line in lines if says in line], lines
+    assert [line for line in lines if message in line], lines
     assert not [line for line in lines for key in keys.values() if key in line]
 
 
@@ -120,7 +120,7 @@ def test_unresolved_values_are_not_validated() -> None:
 
 
 @pytest.mark.parametrize(
-    ("made", "wanted", "says"),
+    ("certificate_options", "names", "message"),
     [
         ({"names": ("api.example.com",)}, ["api.example.com"], ""),
         ({"names": ("*.example.com",)}, ["api.example.com"], ""),
@@ -134,11 +134,11 @@ def test_unresolved_values_are_not_validated() -> None:
         ({"names": ("api.example.com",), "since": -2, "days": 9}, [], "certificate edge is valid from "),
     ],
 )
-def test_certificate_that_clients_reject_is_refused(made: dict[str, Any], wanted: list[str], says: str) -> None:
+def test_certificate_that_clients_reject_is_refused(certificate_options: dict[str, Any], names: list[str], message: str) -> None:
     """The dates and every name must match per RFC 6125; the common name is ignored."""
-    found = filters.certificate_refusals(*certificate(*made.pop("names"), **made), "edge", wanted)
+    found = filters.certificate_refusals(*certificate(*certificate_options.pop("names"), **certificate_options), "edge", names)
 
-    assert [says in line for line in found] == ([True] if says else []), found
+    assert [message in line for line in found] == ([True] if message else []), found
 
 
 def test_certificate_expires_on_its_date() -> None:

@@ -14,8 +14,8 @@ from tests.unit.role_module import load_role_module
 load_role_module("slurm", "slurm_config")
 from ansible.module_utils import slurm_wishes  # noqa: E402 - found once the role is loaded
 
-wishes: Any = slurm_wishes
-FLEET = wishes.Fleet(("n1", "n2", "n3", "n10"), {"gpu_node": ["n1", "n2", "n3", "other"], "spare": ["n3"], "empty": ["other"]}, ("n3",))
+host_lists: Any = slurm_wishes
+FLEET = host_lists.Fleet(("n1", "n2", "n3", "n10"), {"gpu_node": ["n1", "n2", "n3", "other"], "spare": ["n3"], "empty": ["other"]}, ("n3",))
 
 
 @pytest.mark.parametrize(
@@ -30,26 +30,26 @@ FLEET = wishes.Fleet(("n1", "n2", "n3", "n10"), {"gpu_node": ["n1", "n2", "n3", 
 )
 def test_range_is_expanded(text: str, names: list[str]) -> None:
     """Accepts Slurm's and Ansible's syntax with leading zeros."""
-    assert wishes.expand(text) == names
+    assert host_lists.expand(text) == names
 
 
 @pytest.mark.parametrize("text", ["a[1-", "a[3-1]", "a[x]", "a[]", "a]1[", "a[1][2]", "a[0-99999]"])
 def test_malformed_range_is_refused(text: str) -> None:
     """The error quotes text that Slurm would interpret differently."""
     with pytest.raises(ValueError, match=r"a"):
-        wishes.expand(text)
+        host_lists.expand(text)
 
 
 @given(st.lists(st.builds("{}{:0{}d}".format, st.sampled_from(["n", "gpu-", "r1n"]), st.integers(0, 120), st.integers(1, 3)), max_size=30))
 def test_compression_keeps_all_names(names: list[str]) -> None:
     """Covers any width and order."""
-    assert sorted(wishes.expand(wishes.compress(names))) == sorted(set(names))
+    assert sorted(host_lists.expand(host_lists.compress(names))) == sorted(set(names))
 
 
 def test_consecutive_names_share_a_bracket() -> None:
     """n9 and n10 are one range; gpu08 and gpu9 are not."""
-    assert wishes.compress(["n10", "n9", "n11"]) == "n[9-11]"
-    assert wishes.compress(["gpu08", "gpu09", "gpu9"]) == "gpu9,gpu[08-09]"
+    assert host_lists.compress(["n10", "n9", "n11"]) == "n[9-11]"
+    assert host_lists.compress(["gpu08", "gpu09", "gpu9"]) == "gpu9,gpu[08-09]"
 
 
 @pytest.mark.parametrize(
@@ -64,12 +64,12 @@ def test_consecutive_names_share_a_bracket() -> None:
 )
 def test_spare_host_needs_an_explicit_partition(wanted: Any, nodes: tuple[str, ...]) -> None:
     """`all` and groups exclude spare hosts; their name and the group spare include them."""
-    assert wishes.choose(wanted, FLEET) == wishes.Chosen(nodes)
+    assert host_lists.choose(wanted, FLEET) == host_lists.Chosen(nodes)
 
 
 def test_unknown_name_is_returned() -> None:
     """It is neither a group nor a node."""
-    assert wishes.choose("n1,n7,nodes", FLEET) == wishes.Chosen(("n1",), ("n7", "nodes"))
+    assert host_lists.choose("n1,n7,nodes", FLEET) == host_lists.Chosen(("n1",), ("n7", "nodes"))
 
 
 def test_spare_hosts_get_their_own_partition() -> None:
@@ -77,13 +77,13 @@ def test_spare_hosts_get_their_own_partition() -> None:
     main = {"name": "main", "nodes": "nodes", "default": True, "max_time": "1-00:00:00"}
     first = {"name": "debug", "nodes": "n1"}
     own = {"name": "night", "nodes": "n3"}
-    fleet = wishes.Fleet(("n1", "n2", "n3"), {"nodes": ["n1", "n2", "n3"]}, ("n3",))
+    fleet = host_lists.Fleet(("n1", "n2", "n3"), {"nodes": ["n1", "n2", "n3"]}, ("n3",))
 
-    assert wishes.with_spare([first, main], fleet)[2:] == [{**main, "name": "spare", "default": False, "nodes": ["n1", "n2", "n3"]}]
-    assert wishes.with_spare([main, own], fleet) == [main, own]
-    assert wishes.with_spare([main], wishes.Fleet(("n1",))) == [main]
+    assert host_lists.with_spare([first, main], fleet)[2:] == [{**main, "name": "spare", "default": False, "nodes": ["n1", "n2", "n3"]}]
+    assert host_lists.with_spare([main, own], fleet) == [main, own]
+    assert host_lists.with_spare([main], host_lists.Fleet(("n1",))) == [main]
 
 
 def test_watcher_uses_the_same_partition_name() -> None:
     """The watcher cannot import from the role, so both define the name."""
-    assert wishes.SPARE == SPARE_PARTITION
+    assert host_lists.SPARE == SPARE_PARTITION
