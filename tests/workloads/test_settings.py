@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.waiting import LIMIT_S
 from workloads.common.errors import SettingsError
 from workloads.train.check_settings import check_settings
 from workloads.train.load_settings import PRESETS, known_settings, load_settings, value_of
@@ -84,12 +87,33 @@ def test_a_wrong_file_is_an_error(tmp_path: Path, text: str, expected: str) -> N
             load_settings([str(tmp_path / name)], [])
 
 
-def test_an_unknown_file_lists_the_presets() -> None:
-    """A name that is neither a file nor a preset."""
+@pytest.mark.parametrize(("name", "fix"), [("debug-dens", "did you mean debug-dense?"), ("x", "one of the presets: debug-dense, ")])
+def test_an_unknown_file_suggests_a_preset(name: str, fix: str) -> None:
+    """The fix has the nearest preset, or all of them."""
     with pytest.raises(SettingsError) as caught:
-        load_settings(["lama"], [])
+        load_settings([name], [])
 
-    assert "debug-dense" in caught.value.fix
+    assert fix in caught.value.fix
+
+
+def test_print_settings_ends_quietly_if_its_reader_ends() -> None:
+    """As in `--print-settings | head`."""
+    command = [sys.executable, str(PRESETS.parent / "train" / "pretrain.py"), "--config", "debug-dense", "--print-settings"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        process.stdout.close()
+        _, errors = process.communicate(timeout=LIMIT_S)
+
+    assert (process.returncode, errors) == (0, "")
+
+
+def test_the_manual_lists_every_preset() -> None:
+    """docs/training.md has a row for each, so that a reader can choose one."""
+    manual = PRESETS.parents[1] / "docs" / "training.md"
+    table = [line for line in manual.read_text().splitlines() if line.startswith("| `")]
+    missing = [path.stem for path in sorted(PRESETS.glob("*.yaml")) if not any(f"`{path.stem}`" in line for line in table)]
+
+    assert missing == [], f"add a row for each to the table of presets in {manual}"
 
 
 @pytest.mark.parametrize("preset", sorted(path.stem for path in PRESETS.glob("*.yaml")))

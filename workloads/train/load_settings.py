@@ -78,7 +78,9 @@ def find_file(name: str) -> Path:
     presets = sorted(file.stem for file in PRESETS.glob("*.yaml"))
     if name in presets:
         return PRESETS / f"{name}.yaml"
-    raise SettingsError(f"{name}: no such file or preset", fix=f"give a path, or one of the presets: {', '.join(presets)}")
+    near = difflib.get_close_matches(name, presets, n=1)
+    fix = f"did you mean {near[0]}?" if near else f"give a path, or one of the presets: {', '.join(presets)}"
+    raise SettingsError(f"{name}: no such file or preset", fix=fix)
 
 
 def _read_file(path: Path) -> list[Given]:

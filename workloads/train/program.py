@@ -46,7 +46,7 @@ def main(program: str, kind: str, about: str, argv: Sequence[str]) -> int:
         settings = load_settings(options.config, options.settings)
         check_settings(settings, world_size())
         if options.print_settings:
-            print(json.dumps(asdict(settings), indent=1))
+            _print_settings(settings)
             return 0
         exit_code = _train(settings, kind, watchdog, stop)
     except WorkloadError as error:
@@ -55,6 +55,13 @@ def main(program: str, kind: str, about: str, argv: Sequence[str]) -> int:
     finally:
         watchdog.leave(exit_code)
     return exit_code
+
+
+def _print_settings(settings: Settings) -> None:
+    try:
+        print(json.dumps(asdict(settings), indent=1), flush=True)
+    except BrokenPipeError:  # the reader, such as `head`, has ended; Python flushes again at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _train(settings: Settings, kind: str, watchdog: Watchdog, stop: StopRequest) -> int:

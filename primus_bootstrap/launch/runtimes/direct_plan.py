@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from primus_bootstrap.core.errors import PlanError, UsageError
 from primus_bootstrap.launch.commandline.layered_settings import in_schema_order
 from primus_bootstrap.launch.detect import host_profile, numa
-from primus_bootstrap.launch.hooks.discovery import find_hooks
+from primus_bootstrap.launch.hooks.discovery import BEFORE, find_hooks
 from primus_bootstrap.launch.ranks import rank
 from primus_bootstrap.launch.runtimes.run_plan import PROFILE, RUN, USER, Plan, PlannedStep, Variable
 from primus_bootstrap.launch.runtimes.self_exec import own_command, workloads_folder
@@ -90,7 +90,14 @@ def make_plan(request: LaunchRequest) -> Plan:
     if python is None:
         fix = "pass --venv or --python with the Python that has torch"
         raise PlanError(f"{settings['direct.python']} is not on the PATH", fix=fix)
-    task_request = Request(arguments, python, lambda: workloads_folder(settings["direct.workloads"], request.environment))
+    hooks = find_hooks(task.hook_folder, request.cwd, settings["direct.hooks"], run_dir)
+    task_request = Request(
+        arguments,
+        python,
+        lambda: workloads_folder(settings["direct.workloads"], request.environment),
+        cwd=request.cwd,
+        prepared=bool(settings["direct.patch"]) or any(hook.phase == BEFORE and hook.origin != "built-in" for hook in hooks),
+    )
     program = task.program(task_request) if task.program else Program(())
     if task.launcher == PYTHON:
         topology = replace(topology, nproc=1, single=True)
@@ -110,7 +117,7 @@ def make_plan(request: LaunchRequest) -> Plan:
         inherited=request.environment,
         topology=topology,
         settings=tuple(item for item in in_schema_order(settings) if not item.path.startswith(("container.", "slurm."))),
-        hooks=find_hooks(task.hook_folder, request.cwd, settings["direct.hooks"], run_dir),
+        hooks=hooks,
         patches=tuple(_patch(request.cwd, name) for name in settings["direct.patch"]),
     )
     return replace(plan, notes=_notes(request, task, binding=binding))

@@ -61,14 +61,23 @@ def workloads_folder(setting: str, environment: Mapping[str, str]) -> Path:
 
 def programs_in(workloads: Path, folder: str) -> tuple[str, ...]:
     """Return the names of the programs in a folder below `workloads`, without `.py`."""
+    return _names_in(workloads, folder, ".py")
+
+
+def presets_in(workloads: Path) -> tuple[str, ...]:
+    """Return the names of the training presets below `workloads`, without `.yaml`; none if the folder cannot be read."""
+    return _names_in(workloads, "presets", ".yaml")
+
+
+def _names_in(workloads: Path, folder: str, suffix: str) -> tuple[str, ...]:
     found = archive()
     if (workloads / folder).is_dir() or found is None:
-        names = [path.name for path in (workloads / folder).glob("*.py")]
+        names = [path.name for path in (workloads / folder).glob(f"*{suffix}")]
     else:
         with zipfile.ZipFile(found) as packed:
             paths = [Path(name) for name in packed.namelist()]
-        names = [path.name for path in paths if path.parent == Path(_IN_ARCHIVE, folder) and path.suffix == ".py"]
-    return tuple(sorted(name[: -len(".py")] for name in names if not name.startswith("_")))
+        names = [path.name for path in paths if path.parent == Path(_IN_ARCHIVE, folder) and path.suffix == suffix]
+    return tuple(sorted(name[: -len(suffix)] for name in names if not name.startswith("_")))
 
 
 def _unpacked_folder(found: Path, environment: Mapping[str, str]) -> Path:

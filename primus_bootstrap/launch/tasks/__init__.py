@@ -6,6 +6,7 @@ import importlib
 import pkgutil
 from dataclasses import dataclass, field
 from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.core.errors import UsageError
@@ -13,7 +14,6 @@ from primus_bootstrap.core.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
 
 GROUP = "primus_cli.tasks"
 TORCHRUN, PYTHON, HERE = "torchrun", "python", "here"
@@ -21,11 +21,21 @@ TORCHRUN, PYTHON, HERE = "torchrun", "python", "here"
 
 @dataclass(frozen=True)
 class Request:
-    """The input of a task: its arguments, the Python with torch, and a function that returns the folder of the workloads."""
+    """The input of a task.
+
+    Attributes:
+        arguments: The arguments of the task.
+        python: The Python with torch.
+        workloads: Returns the folder of the workloads.
+        cwd: The working folder of the program.
+        prepared: Hooks or patches run before the program and may create its files.
+    """
 
     arguments: tuple[str, ...]
     python: str
     workloads: Callable[[], Path]
+    cwd: Path = Path()
+    prepared: bool = False
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from primus_bootstrap.launch.tasks import Program, Request, Task
+from primus_bootstrap.launch.tasks.train_pretrain import training_program
 
 
 def program(request: Request) -> Program:
     """Return the fine-tuning program with its arguments."""
-    return Program((str(request.workloads() / "train" / "posttrain.py"),), request.arguments)
+    return training_program(request, "posttrain.py")
 
 
 TASK = Task(
