@@ -41,14 +41,9 @@ _DIRECT = (*_PRIMUS, "direct", "--python", sys.executable)
 _PYTEST = (sys.executable, "-m", "pytest", str(ROOT / "tests/gpu"), "-q", "--noconftest", "-p", "no:cacheprovider", "-W", "default")
 # A CPU trains this model in a second.
 _TINY = (
-    "model.layers=2",
-    "model.width=64",
-    "model.heads=4",
-    "model.kv_heads=2",
-    "model.ffn_width=128",
-    "model.vocabulary=512",
+    "model.layers=2", "model.width=64", "model.heads=4", "model.kv_heads=2", "model.ffn_width=128", "model.vocabulary=512",
     "train.sequence_length=64",
-)
+)  # fmt: skip
 _NO_CHECKPOINT = ("checkpoint.every_steps=0", "checkpoint.at_end=false", "checkpoint.resume=never")
 _WARMUP_STEPS, _STEPS = 3, 9
 # Files and commands that the GPU checks read in addition to nvidia-smi's XML.

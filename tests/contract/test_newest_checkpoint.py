@@ -14,24 +14,15 @@ if TYPE_CHECKING:
 
 COMPLETE = ("step-00000010", "step-00000020", "step-00000030")
 HALF = ("step-00000040.partial", "step-00000050.corrupt", "step-00000060", "step-70", "step-00000080x")
+# Contents of the file `latest`; None: no file.
+LATEST = (
+    b"step-00000020\n", b"step-00000010", b"step-00000025", b"step-00000001", b"step-00000060", b"step-99999999",
+    b"step-20", b"", b"\xff", None,
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("complete", [COMPLETE, COMPLETE[1:], ("step-99999999", "step-100000000"), ()])
-@pytest.mark.parametrize(
-    "latest",
-    [
-        b"step-00000020\n",
-        b"step-00000010",
-        b"step-00000025",
-        b"step-00000001",
-        b"step-00000060",
-        b"step-99999999",
-        b"step-20",
-        b"",
-        b"\xff",
-        None,
-    ],
-)
+@pytest.mark.parametrize("latest", LATEST)
 def test_both_find_the_same_checkpoint(tmp_path: Path, complete: tuple[str, ...], latest: bytes | None) -> None:
     """`latest` may name a complete, corrupt, incomplete or missing checkpoint, or be unreadable."""
     for name in (*complete, *HALF):

@@ -11,18 +11,9 @@ from primus_bootstrap.engine.playbooks import load_phases
 _NO_RESET = {"preflight", "host_origin", "quarantine", "kube_certificates"}
 # Their objects are removed with the cluster, or by `kube_uninstall` if the cluster stays (docs/reset.md).
 _ON_KUBERNETES = {
-    "gpu_operator",
-    "harbor",
-    "higress",
-    "jobset",
-    "juicefs_csi",
-    "kube_cert_manager",
-    "kube_gateway_api",
-    "kube_helm",
-    "kube_prometheus_stack",
-    "kueue",
-    "trainer",
-}
+    "gpu_operator", "harbor", "higress", "jobset", "juicefs_csi", "kube_cert_manager", "kube_gateway_api",
+    "kube_helm", "kube_prometheus_stack", "kueue", "trainer",
+}  # fmt: skip
 
 
 def roles_of(playbook: str) -> list[str]:

@@ -16,7 +16,7 @@ from primus_bootstrap.engine.playbooks import hosts_of, load_phases
 from primus_bootstrap.inventory.load import load_cluster
 from primus_bootstrap.inventory.schema.groups import load_groups
 
-# All phases in order.
+# All phases in order: a second copy, so that a phase is not moved by mistake.
 ORDER = (
     "preflight", "baseline", "gpu", "runtime", "kubernetes", "monitoring", "storage", "gateway", "registry", "slurm", "scheduling",
     "bench", "verify",
@@ -39,14 +39,15 @@ def test_site_yml_imports_the_phases_in_order() -> None:
 
     assert all(set(entry) <= {"name", "ansible.builtin.import_playbook"} for entry in entries)
     assert all(phase.path.is_file() for phase in load_phases(content.playbooks_dir()))
-    assert names == [name for name in ORDER if name in names]
+    assert names == [name for name in ORDER if name in names], f"enter the new or moved phase of {site} in ORDER of {__file__}"
 
 
 def test_every_playbook_beside_site_yml_is_imported_by_it() -> None:
     """A phase that is not imported never runs. workload.yml is not a phase."""
     existing = {path.name for path in content.playbooks_dir().glob("*.yml")} - {"site.yml", "workload.yml"}
 
-    assert existing == {phase.path.name for phase in load_phases(content.playbooks_dir())}
+    imported = {phase.path.name for phase in load_phases(content.playbooks_dir())}
+    assert existing == imported, f"import the playbook in {content.playbooks_dir() / 'site.yml'}"
 
 
 def test_the_plan_has_ansibles_order_and_hosts() -> None:

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 # Values that a chart accepts and values.yaml does not contain, with the reason.
 UNDOCUMENTED_VALUES = {
     "kube_prometheus_stack": {
-        "alertmanager.alertmanagerSpec.configSecret": "in a comment of values.yaml; the template reads it with useExistingSecret",
-    },
+        "alertmanager.alertmanagerSpec.configSecret": "in a comment of values.yaml; the template reads it with useExistingSecret"
+    }
 }
 # Objects that the chart's programs or the cluster create; no template has them.
 CREATED_LATER: dict[str, set[str]] = {}
@@ -179,14 +179,8 @@ def test_training_jobs_match_their_definitions(form: str, claim: str) -> None:
         "tolerations": [{"key": "gpu", "operator": "Exists"}], "pull_secrets": ["pull"], "secrets": ["tracker"], "spares": ["gpu063"],
     }  # fmt: skip
     job = {
-        "schema": "primus.job/1",
-        "id": "try-0a1b2c",
-        "name": "try",
-        "user": "ada",
-        "target": "kubernetes",
-        "nodes": 2,
-        "words": ["train"],
-    }
+        "schema": "primus.job/1", "id": "try-0a1b2c", "name": "try", "user": "ada", "target": "kubernetes", "nodes": 2, "words": ["train"],
+    }  # fmt: skip
     start = Start(
         read_job(json.dumps({**job, "kubernetes": pods}), origin="job.json"), 3, ("train",), PodUser(5001, 5001, (44,)), ("gpu007",)
     )

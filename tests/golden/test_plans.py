@@ -17,6 +17,7 @@ from primus_bootstrap.inventory.load import load_cluster
 from tests.shipped import inventory_files
 
 PLANS = Path(__file__).parent / "plans"
+UPDATE = "run `PRIMUS_UPDATE_GOLDEN=1 .venv/bin/pytest tests/golden/test_plans.py`, and read `git diff tests/golden/plans`"
 TOPOLOGIES = sorted(path.parent.name for path in inventory_files())
 
 
@@ -30,9 +31,10 @@ def test_the_plan_of_an_example_equals_its_file(topology: str) -> None:
     if os.environ.get("PRIMUS_UPDATE_GOLDEN"):
         golden.write_text(got, encoding="utf-8")
 
-    assert got == golden.read_text(encoding="utf-8")
+    assert golden.is_file(), f"{golden} is missing: {UPDATE}"
+    assert got == golden.read_text(encoding="utf-8"), f"the plan of {plan['inventory']} differs from {golden}: {UPDATE}"
 
 
 def test_every_golden_plan_has_an_example() -> None:
     """There is no golden plan of a removed example."""
-    assert sorted(path.stem for path in PLANS.glob("*.json")) == TOPOLOGIES
+    assert sorted(path.stem for path in PLANS.glob("*.json")) == TOPOLOGIES, f"remove the files in {PLANS} without a folder in inventory/"

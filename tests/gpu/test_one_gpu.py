@@ -37,22 +37,10 @@ LIMIT_S = 200
 
 def run_primus(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run `primus-cli direct` with one rank and this Python."""
-    command = [
-        sys.executable,
-        "-m",
-        "primus_bootstrap.launch",
-        "direct",
-        "--python",
-        sys.executable,
-        "--nproc",
-        "1",
-        "--output",
-        str(folder),
-    ]
+    command = [sys.executable, "-m", "primus_bootstrap.launch", "direct", "--nproc", "1", "--python", sys.executable]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join((str(ROOT), os.environ.get("PYTHONPATH", ""))), "PRIMUS_METRICS_FOLDER": ""}
-    return subprocess.run(
-        [*command, *arguments], cwd=folder.parent, env=environment, capture_output=True, text=True, check=False, timeout=LIMIT_S
-    )
+    command += ["--output", str(folder), *arguments]
+    return subprocess.run(command, cwd=folder.parent, env=environment, capture_output=True, text=True, check=False, timeout=LIMIT_S)
 
 
 def train(folder: Path, *settings: str) -> list[dict[str, Any]]:
