@@ -60,9 +60,6 @@ def test_a_new_run_waits_for_the_processes_of_a_dead_holder(tmp_path: Path) -> N
     assert 1.0 <= waited < 10
 
 
-"""The lock of a cluster, with real processes."""
-
-
 @pytest.mark.parametrize("text", ["", "{", "[1]", '{"pid": 1}', '{"pid":1,"user":"u","host":"h","verb":"v","run":"r","since":"soon"}'])
 def test_a_lock_with_a_damaged_holder_is_still_locked(tmp_path: Path, text: str) -> None:
     """The error message has no holder then."""

@@ -159,9 +159,6 @@ def test_leftovers_of_a_step_are_ended_before_jobs_are_listed(tmp_path: Path, jo
     assert order == ["tidy", "tidy"]
 
 
-"""What the role `bench` looks at and runs on a host: the real module, made-up trees and real programs."""
-
-
 def test_benches_on_one_host_exclude_each_other(tmp_path: Path) -> None:
     """The second one waits, then reports that the host is busy."""
     with (tmp_path / "lock").open("w") as held:

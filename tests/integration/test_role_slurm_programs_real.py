@@ -121,9 +121,6 @@ def test_task_prolog_prints_nothing_without_a_profile(tmp_path: Path) -> None:
     assert task_prolog(tmp_path / "absent", {}) == []
 
 
-"""The programs that slurmd calls on a node: health, epilog and task prolog, as they lie in the role."""
-
-
 # Starts its successor and ends; ignores SIGTERM and adds a byte to the file, which grows while the chain lives.
 CHAIN = """
 import os, signal, sys, time

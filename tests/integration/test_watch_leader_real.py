@@ -87,9 +87,6 @@ def test_the_fence_starts_after_the_revocation_is_written(site: Site, monkeypatc
     assert after.revoked_at >= decided + 0.5
 
 
-"""primus_bootstrap.launch.watch.leader: one watcher leads a job, and no two hosts' clocks are compared."""
-
-
 def test_a_lease_counts_from_before_it_was_read(folder: JobFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     """A slow read is as old as its start."""
     read = states.load
