@@ -255,7 +255,7 @@ def test_without_sinfo_no_node_is_lost(site: Site, slurm: SlurmStandIn, monkeypa
 @LONG
 def test_a_running_job_that_slurm_forgets_ends_before_the_next_attempt(site: Site, slurm: SlurmStandIn) -> None:
     """A controller without its state does not know the job, but the launcher runs."""
-    folder = start(site, slurm, words=["40", "0.3"])  # long enough for a busy machine to see it while it runs
+    folder = start(site, slurm, words=["40", "0.3"])  # Long enough to be seen on a busy machine.
     until(lambda: len(steps(folder)) >= 3)
     (slurm.folder / "jobs" / "100.json").rename(slurm.folder / "lost")
 
@@ -405,7 +405,7 @@ WHOLE = ["--exclusive", "--mem=0"]
         ({"n1": EIGHT, "n2": FOUR}, {"gpus_per_node": 4}, [], []),  # The share of four of eight GPUs, from slurm.conf.
         ({"n1": "64|gpu:a:4,gpu:b:4,shard:64", "n2": FOUR}, {"gpus_per_node": 8}, [], WHOLE),
         ({"n1": "64|(null)", "n2": "64|(null)"}, {"gpus_per_node": 8}, [], []),  # Unknown.
-        ({"n1": EIGHT, "n2": EIGHT, "n3": "128|gpu:16"}, {"gpus_per_node": 8}, [], WHOLE),  # of another partition
+        ({"n1": EIGHT, "n2": EIGHT, "n3": "128|gpu:16"}, {"gpus_per_node": 8}, [], WHOLE),  # In another partition.
         ({"n1": EIGHT, "n2": EIGHT}, {"gpus_per_node": 8}, ["--mem=100G"], WHOLE[:1]),
         ({"n1": EIGHT, "n2": EIGHT}, {"gpus_per_node": 8}, ["--cpus-per-gpu=4"], []),
         ({"n1": EIGHT, "n2": EIGHT}, {"gpus_per_node": 8}, ["--exclusive=user"], []),

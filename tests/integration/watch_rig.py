@@ -141,7 +141,7 @@ class Node:
     def cut(self) -> None:
         """Disconnect the node: it does not answer, and its processes continue."""
         if self.sshd is not None:
-            _send((*descendants(self.sshd.pid), self.sshd.pid), signal.SIGKILL)  # sessions that are open answer no more
+            _send((*descendants(self.sshd.pid), self.sshd.pid), signal.SIGKILL)  # Open sessions no longer answer.
             self.sshd.wait(LIMIT_S)
             self.sshd = None
 
@@ -153,7 +153,7 @@ class Site:
     folder: Path
     nodes: dict[str, Node] = field(default_factory=dict)
     port: int = 0
-    bundled: bool = False  # the one file that goes to hosts, and no other Python package
+    bundled: bool = False  # The only file on hosts; no other Python package.
     watcher: subprocess.Popen[bytes] | None = field(default=None, repr=False)
     broker: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 

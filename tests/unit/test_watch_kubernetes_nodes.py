@@ -30,7 +30,7 @@ def wanted(*borne: dict[str, str], **resources: str) -> Kubernetes:
 @pytest.mark.parametrize(
     ("node", "pods", "expected"),
     [
-        (a_node(), wanted(), True),  # processors are the scheduler's matter
+        (a_node(), wanted(), True),  # The scheduler checks processors.
         (a_node("node-role.kubernetes.io/control-plane=:NoSchedule"), wanted(), False),
         (a_node("team=red:NoExecute"), wanted(), False),
         (a_node("team=red:PreferNoSchedule"), wanted(), True),

@@ -149,7 +149,7 @@ def test_an_invalid_job_is_refused(given: dict[str, Any], about: str, what: str)
         {"progress_timeout_s": 61, "settings": {"watchdog": {"step_timeout_s": 60}}},
         {"progress_timeout_s": 61, "settings": {"watchdog": {"step_timeout_s": 0}}},  # no limit
         {"progress_timeout_s": 61, "presets": ["debug-dense"], "settings": {"train": {"steps": 9}}},
-        {"progress_timeout_s": 61, "presets": ["/jfs/my.yaml"]},  # its content is unknown here
+        {"progress_timeout_s": 61, "presets": ["/jfs/my.yaml"]},  # Its content is unknown here.
         {"progress_timeout_s": 61, "task": ["train", "pretrain", "watchdog.step_timeout_s=60"]},
         {"progress_timeout_s": 61, "task": ["benchmark", "gemm"]},
     ],
@@ -205,7 +205,7 @@ def test_a_direct_job_names_hosts_spares_and_pinned_addresses() -> None:
 
     assert direct["hosts"] == [{"name": "n1", "address": "10.0.0.1"}, {"name": "n2", "address": "192.168.0.2"}]
     assert direct["spares"] == [{"name": "n4", "address": "10.0.0.4"}]
-    assert set(direct) == {"hosts", "spares"}  # a job does not decide how hosts are reached
+    assert set(direct) == {"hosts", "spares"}  # A job cannot set connection variables.
 
 
 def test_hosts_keep_the_order_of_the_submission() -> None:

@@ -45,7 +45,7 @@ def test_the_unit_is_a_template_for_all_jobs() -> None:
 
     assert service["ExecStart"] == "/usr/bin/python3 -I /usr/local/bin/primus-cli watch run --folder /srv/jobs/%i"
     assert (service["Restart"], "SupplementaryGroups" in service) == ("on-failure", False)
-    assert not {"ConditionPathExists", "RequiresMountsFor", "AssertPathExists"} & set(parser["Unit"])  # nothing starts it again after these
+    assert not {"ConditionPathExists", "RequiresMountsFor", "AssertPathExists"} & set(parser["Unit"])  # It is not restarted after these.
     assert service["User"] == "nobody"
     assert int(service["TasksMax"]) >= 4 * MAX_CONNECTIONS
 
