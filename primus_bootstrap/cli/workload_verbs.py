@@ -310,6 +310,9 @@ def _output(answer: Answer, job: str) -> str:
         what, _, fix = answer.stderr.strip().partition("fix: ")
         reason = what.strip() or f"exit code {answer.exit_code} without a message"
         raise RunError(f"{answer.host}: {reason}", fix=fix.strip() or "apply the phases gpu and scheduling to this host")
+    if answer.truncated:
+        what = f"{answer.host}: the answer is longer than 1 MiB" + (f": the files of {job} are too large" if job else "")
+        raise RunError(what, fix="look at the job's folder on that host" if job else "remove the folders of old jobs that have ended")
     return answer.stdout
 
 

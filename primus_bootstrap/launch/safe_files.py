@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 MAX_BYTES = 1 << 20
 MAX_NAMES = 10_000
 TIMEOUT_S = 10.0
+_LENGTH_BYTES = 8
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK: opening a named pipe without a writer would block forever.
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -340,7 +341,7 @@ def within(timeout_s: float, call: Callable[[], Any], *, become: tuple[int, int]
         become: The uid and gid that the child takes, without supplementary groups.
 
     Raises:
-        TimeoutError: It did not end in time.
+        TimeoutError: It did not end in time, or was killed.
         Exception: The exception of the function.
     """
     reader, writer = os.pipe()
@@ -377,7 +378,7 @@ def _answer(writer: int, call: Callable[[], Any], become: tuple[int, int] | None
                 answer = pickle.dumps((False, error))
             except Exception:  # noqa: BLE001 - the exception cannot be pickled
                 answer = pickle.dumps((False, OSError(str(error))))
-        view = memoryview(answer)
+        view = memoryview(len(answer).to_bytes(_LENGTH_BYTES, "big") + answer)
         while view:
             view = view[os.write(writer, view) :]
     finally:
@@ -385,7 +386,11 @@ def _answer(writer: int, call: Callable[[], Any], become: tuple[int, int] | None
 
 
 def _receive(reader: int, timeout_s: float) -> bytes | None:
-    """Read until the child closes the pipe; return None after the time limit, or if the child wrote nothing."""
+    """Read until the child closes the pipe. Return None after the time limit.
+
+    Raises:
+        TimeoutError: The child ended before its answer was complete. An account can kill a child that runs as this account.
+    """
     answer, deadline = bytearray(), time.monotonic() + timeout_s
     while True:
         ready, _, _ = select.select([reader], [], [], max(0.0, deadline - time.monotonic()))
@@ -393,8 +398,11 @@ def _receive(reader: int, timeout_s: float) -> bytes | None:
             return None
         chunk = os.read(reader, 1 << 16)
         if not chunk:
-            return bytes(answer) or None
+            break
         answer += chunk
+    if len(answer) < _LENGTH_BYTES or len(answer) - _LENGTH_BYTES != int.from_bytes(answer[:_LENGTH_BYTES], "big"):
+        raise TimeoutError("the reading process ended before its answer was complete")
+    return bytes(answer[_LENGTH_BYTES:])
 
 
 def _reap(child: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -40,6 +41,24 @@ def test_a_child_that_crashes_is_a_timeout() -> None:
     """A crash is not a value."""
     with pytest.raises(TimeoutError):
         within(30, lambda: os._exit(3))
+
+
+def test_a_child_killed_while_it_answers_is_a_timeout() -> None:
+    """An account can kill a child that runs as this account. A part of an answer is not an answer."""
+
+    def answer() -> bytes:
+        write = os.write
+
+        def write_and_die(descriptor: int, data: memoryview) -> int:
+            write(descriptor, data[:-10])
+            os.kill(os.getpid(), signal.SIGKILL)
+            return 0
+
+        os.write = write_and_die  # type: ignore[assignment]  # in the child only
+        return b"x" * 1000
+
+    with pytest.raises(TimeoutError, match="before its answer was complete"):
+        within(30, answer)
 
 
 def test_an_error_that_cannot_be_pickled_becomes_an_oserror() -> None:

@@ -70,7 +70,8 @@ def test_show_and_list(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
 
     assert (shown["schema"], shown["state"], shown["stale"]) == ("primus.job-status/1", None, False)
     assert shown["job"]["words"] == ["train", "pretrain"]
-    assert listed == {"schema": "primus.job-list/1", "jobs": [{**shown, "events": []}]}
+    short = {key: shown["job"][key] for key in ("id", "name", "user", "target")}
+    assert listed == {"schema": "primus.job-list/1", "jobs": [{**shown, "job": short, "events": []}]}
     assert text == f"a-000000  {ME}  direct  pending  attempt 0  step -  no watcher has started yet\n  1970-01-01 00:00:00Z  submitted\n"
 
 
@@ -85,7 +86,17 @@ def test_a_list_of_many_jobs_stays_small(tmp_path: Path, capsys: pytest.CaptureF
     assert [item["attempt"] for item in listed["state"]["attempts"]] == [50]
 
 
-"""primus_bootstrap.launch.watch.job_spec and folder: what a job may say, and how its folder comes to be."""
+def test_large_files_of_a_job_do_not_fill_the_list(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Controllers read at most 1 MiB of a list. A user can make job.json and state.json large."""
+    large = json.dumps({**JOB, "environment": {f"X{number}": "x" * 1000 for number in range(3000)}})
+    folders.create(tmp_path, large)
+    folder, _ = folders.create(tmp_path, json.dumps({**JOB, "id": "other-0a1b2d", "name": "other"}))
+    states.save(folder.state_file, states.State("other-0a1b2d", reason="x" * 2_000_000))
+    assert watch_program.main(["list", "--root", str(tmp_path), "--json"]) == 0
+    text = capsys.readouterr().out
+
+    assert len(text) < 10_000
+    assert [(job.id, job.phase) for job in jobs.read_list(text)] == [(JOB["id"], "submitted"), ("other-0a1b2d", "unknown")]
 
 
 @pytest.mark.parametrize(

@@ -133,11 +133,11 @@ def test_other_jobs_of_the_account_are_listed_by_slurmd(tmp_path: Path) -> None:
     in_proc(tmp_path, 10)
     head = "PID      JOBID    STEPID   LOCALID GLOBALID\n"
     mine = os.getuid()
-    asked: list[list[str]] = []
+    commands: list[list[str]] = []
 
     def owners(*uids: int) -> Any:
         def ask(jobs: list[str]) -> set[str]:
-            asked.append(jobs)
+            commands.append(jobs)
             return {str(uid) for uid in uids}
 
         return ask
@@ -145,10 +145,10 @@ def test_other_jobs_of_the_account_are_listed_by_slurmd(tmp_path: Path) -> None:
     assert not epilog.other_jobs(f"{head}10 71 batch 0 0\n", tmp_path, mine, "71", owners())
     assert epilog.other_jobs(f"{head}10 72 batch 0 0\n", tmp_path, mine, "71", owners())
     assert not epilog.other_jobs(head, tmp_path, mine, "71", owners(mine))
-    assert asked == []
+    assert commands == []
     assert epilog.other_jobs(f"{head}-1 72 extern 0 0\n99 72 extern - -\n", tmp_path, mine, "71", owners(mine))
     assert not epilog.other_jobs(f"{head}-1 72 extern 0 0\n", tmp_path, mine, "71", owners(mine + 1))
-    assert asked == [["72"], ["72"]]
+    assert commands == [["72"], ["72"]]
     assert epilog.other_jobs(f"{head}-1 72 extern 0 0\n", tmp_path, mine, "71", lambda _: None)
 
 
@@ -208,14 +208,39 @@ def test_without_settings_only_marked_processes_are_ended(tmp_path: Path) -> Non
     assert epilog.read_settings(path) == epilog.Settings(("ops",))
 
 
-def test_control_groups_need_no_second_scan(tmp_path: Path) -> None:
-    """Slurm ends those processes. With unreadable settings, the epilog does."""
-    conf = tmp_path / "slurm.conf"
-    assert not epilog.is_contained(conf)
-    conf.write_text("ProctrackType=proctrack/linuxproc\n")
-    assert not epilog.is_contained(conf)
-    conf.write_text("ClusterName=a\nProctrackType = proctrack/cgroup\n")
-    assert epilog.is_contained(conf)
+def test_fuse_mounts_of_the_account_are_found(tmp_path: Path) -> None:
+    """Mounts of other accounts and other file systems are left alone. Blanks in a path are escaped."""
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(
+        "36 25 0:50 / /srv/ada\\040m rw,nosuid shared:1 - fuse.sshfs host: rw,user_id=4999,group_id=100\n"
+        "37 25 0:51 / /tmp/bob rw,nosuid - fuse /dev/fuse rw,user_id=5000,group_id=100\n"
+        "38 25 0:52 / /jfs rw - fuse.juicefs JuiceFS:jfs rw,user_id=0,group_id=0\n"
+        "39 25 0:53 / /tmp/user_id=4999 rw - tmpfs tmpfs rw,uid=4999\n"
+        "damaged\n"
+    )
+
+    assert epilog.fuse_mounts([range(4999, 5000)], mounts) == ["/srv/ada m"]
+    assert epilog.fuse_mounts([range(4999, 5000)], tmp_path / "none") == []
+
+
+def test_epilog_detaches_mounts_and_ends_late_forks_of_the_last_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With and without control groups: a process of an SSH session may fork when it is ended."""
+    calls: list[tuple[str, object]] = []
+    shared = f"{epilog.SHARED[0]}/m"
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_JOB_UID", "4999")
+    monkeypatch.setattr(epilog, "read_settings", epilog.Settings)
+    monkeypatch.setattr(epilog, "processes", lambda *_: [])
+    monkeypatch.setattr(epilog, "files_of", lambda *_: [])
+    monkeypatch.setattr(epilog, "fuse_mounts", lambda *_: [shared, "/home/ada/m"])
+    monkeypatch.setattr(epilog, "is_last", lambda *_: True)
+    monkeypatch.setattr(epilog, "end_rest", lambda uid, *_: calls.append(("end_rest", uid)) or set())
+    monkeypatch.setattr(epilog, "detach", lambda paths: calls.append(("detach", paths)))
+    monkeypatch.setattr(epilog, "remove_files", lambda found, _: calls.append(("remove", found)) or 0)
+    monkeypatch.setattr(epilog.syslog, "syslog", lambda *_: None)
+
+    assert epilog.main() == 0
+    assert calls == [("end_rest", 4999), ("detach", [shared, "/home/ada/m"]), ("remove", [(shared, True)])]
 
 
 def test_process_chain_stays_if_a_new_job_started(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,6 +56,7 @@ _EVENTS = 20
 _EVENT_KEYS = {"time", "kind", "attempt", "host", "reason", "step"}
 _EVENTS_BYTES = 1 << 16
 _JOB_S, _LIST_S = 5.0, 60.0  # time limits of a list, for one job and for all
+_LIST_BYTES = 128 << 10  # size limit of one user's entries in a list
 _PROBE_S = 12.0
 
 
@@ -186,11 +187,25 @@ def _list(options: argparse.Namespace) -> int:
         ) from error
     deadline = time.monotonic() + _LIST_S
     found = [item for name in names if (item := _list_item(options.root / name, min(_JOB_S, deadline - time.monotonic()))) is not None]
+    found = _limit_sizes(found)
     if options.json:
         sys.stdout.write(json.dumps({"schema": LIST_SCHEMA, "jobs": found}) + "\n")
     else:
         sys.stdout.writelines(f"{_line(item)}\n" for item in found)
     return 0
+
+
+def _limit_sizes(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Replace the entries of a user beyond the size limit, so that the files of one user cannot fill the whole answer."""
+    sizes: dict[str, int] = {}
+    limited = []
+    for item in items:
+        job = item["job"]
+        sizes[job["user"]] = sizes.get(job["user"], 0) + len(json.dumps(item))
+        if sizes[job["user"]] > _LIST_BYTES:
+            item = _unread(job["id"], job["user"], "too large for a list: use `workload status`")  # noqa: PLW2901 - replaced on purpose
+        limited.append(item)
+    return limited
 
 
 def _list_item(path: Path, limit_s: float) -> dict[str, Any] | None:
@@ -280,6 +295,8 @@ def _listed(folder: JobFolder) -> dict[str, Any]:
         _line(status)  # a job that cannot be printed must not end the list
     except Exception as error:  # noqa: BLE001 - a user's files must not hide the jobs of others
         return _unread(folder.path.name, _account(folder.path.stat().st_uid), str(error))
+    # Only what a list shows: job.json and state.json may have megabytes.
+    status["job"] = {key: status["job"][key] for key in ("id", "name", "user", "target")}
     if status["state"]:
         status["state"]["attempts"] = status["state"]["attempts"][-1:]
     return status

@@ -12,8 +12,8 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import shutil
 import stat
+import subprocess
 import sys
 import tempfile
 from contextlib import suppress
@@ -23,6 +23,7 @@ _EXCHANGE = 2  # RENAME_EXCHANGE: linux/fs.h
 _DETACH_NO_LINK = 2 | 8  # MNT_DETACH, UMOUNT_NOFOLLOW: sys/mount.h
 _STATE = b'{"Handler":{},"NextFh":1}'
 _TRIES = 1000
+_REMOVE_S = 20.0
 
 
 def exchange(one: str, other: str) -> None:
@@ -52,10 +53,14 @@ def make(path: str, *, is_file: bool) -> bool:
 
 
 def remove(path: str) -> None:
-    """Remove what somebody else had there; a folder that its owner keeps filling may stay under its new name."""
-    with suppress(OSError):
+    """Remove what another account had there. A folder that its owner keeps filling, or a very large one, may remain under its new name.
+
+    rm removes a tree of any depth; shutil.rmtree fails with RecursionError at about a thousand levels.
+    """
+    with suppress(OSError, subprocess.TimeoutExpired):
         if stat.S_ISDIR(os.lstat(path).st_mode):
-            shutil.rmtree(path, ignore_errors=True)
+            words = ["rm", "-rf", "--one-file-system", "--", path]
+            subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=_REMOVE_S, check=False)
         else:
             os.unlink(path)  # noqa: PTH108
 
@@ -76,15 +81,15 @@ def claim(path: str, *, is_file: bool) -> None:
         try:
             exchange(mine, path)
         except OSError as error:
-            shutil.rmtree(own, ignore_errors=True)
-            if error.errno == errno.EBUSY:  # fusermount3 lets an account mount on a folder of its own
+            remove(own)
+            if error.errno == errno.EBUSY:  # something is mounted on it
                 ctypes.CDLL(None).umount2(os.fsencode(path), _DETACH_NO_LINK)
             elif error.errno != errno.ENOENT:  # it was removed meanwhile
                 raise
             continue
         remove(mine)
         if is_file:
-            shutil.rmtree(own, ignore_errors=True)
+            remove(own)
         return
     raise OSError(f"another account creates and removes {path} all the time")
 

@@ -11,8 +11,10 @@ login hosts everything without the job's mark. It always ends with 0: a node is 
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -42,6 +44,7 @@ ASK_S = 10.0
 REMOVE_S = 60.0
 MOST_BYTES = 1 << 20
 MOST_THREADS = 10_000
+DETACH_NO_LINK = 2 | 8  # MNT_DETACH, UMOUNT_NOFOLLOW: sys/mount.h
 # How many folders one call of rm is given.
 MOST_WORDS = 100
 # Units of root's, in which a job of a watcher runs as its account. A process cannot put itself into one, but it may start a unit of its
@@ -81,15 +84,6 @@ def read_settings(path: Path = SETTINGS) -> Settings:
 def _read(path: Path) -> bytes:
     with path.open("rb") as file:
         return file.read(MOST_BYTES)
-
-
-def is_contained(path: Path | None = None) -> bool:
-    """Say whether Slurm holds the processes of jobs in control groups, which it empties itself."""
-    path = path or Path(os.environ.get("SLURM_CONF") or "/etc/slurm/slurm.conf")
-    try:
-        return b"proctracktype=proctrack/cgroup" in _read(path).lower().replace(b" ", b"")
-    except OSError:
-        return False
 
 
 def owned_uids(uid: int, name: str, path: Path = SUBUID) -> list[range]:
@@ -208,7 +202,7 @@ def end(proc: Path, found: list[Process]) -> None:
 
 
 def end_rest(uid: int, look: Callable[[], list[Process]], is_over: Callable[[], bool]) -> set[int]:
-    """End what starts processes faster than a list of them can be worked off; return what was seen. For hosts without control groups.
+    """End what starts processes faster than a list of them can be worked off; return what was seen.
 
     `kill -1` of the account itself reaches all of its processes in one go of the kernel, those too that no list shows. It would reach the
     units of watchers as well, so where there are such, processes are ended one by one. `is_over` says whether the account still has no job.
@@ -270,6 +264,28 @@ def files_of(folders: Iterable[str], uids: Sequence[range]) -> list[tuple[str, b
                     if is_owned(about.st_uid, uids):
                         found.append((entry.path, stat.S_ISDIR(about.st_mode)))
     return found
+
+
+def fuse_mounts(uids: Sequence[range], mounts: Path = PROC / "self/mountinfo") -> list[str]:
+    """Return where an account has mounted FUSE file systems, which outlive its processes and which root cannot read."""
+    found = []
+    with suppress(OSError):
+        for line in _read(mounts).decode("utf-8", "surrogateescape").splitlines():
+            # ... mount point (5th), options, optional fields, "-", type, source, options of the file system: proc(5)
+            words, _, rest = line.partition(" - ")
+            kind, _, options = (*rest.split(), "", "", "")[:3]
+            owner = next((word.partition("=")[2] for word in options.split(",") if word.startswith("user_id=")), "")
+            if kind.startswith("fuse") and owner.isdecimal() and is_owned(int(owner), uids):
+                path = words.split()[4]
+                found.append(re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), path))
+    return found
+
+
+def detach(paths: Iterable[str]) -> None:
+    """Detach mounts. No link is followed."""
+    libc = ctypes.CDLL(None)
+    for path in paths:
+        libc.umount2(os.fsencode(path), DETACH_NO_LINK)
 
 
 def remove_files(found: list[tuple[str, bool]], uids: Sequence[range]) -> int:
@@ -356,17 +372,19 @@ def main() -> int:
     try:
         # First what there is, then the jobs: of a job that begins in between, nothing is among what there is.
         numbers = owned_uids(uid, account(uid))
-        found, files = processes(PROC, uid, job, numbers), files_of(SHARED, numbers)
+        found, files, mounts = processes(PROC, uid, job, numbers), files_of(SHARED, numbers), fuse_mounts(numbers)
         last = not settings.login and is_last(uid, job)
         chosen = doomed(found, all_of_them=last)
         end(PROC, chosen)
         ended = {process.pid for process in chosen}
-        if last and not is_contained():
+        if last:
+            # Control groups hold only what slurmd started: a process of an SSH session may have forked when it was ended.
             ended |= end_rest(uid, lambda: processes(PROC, uid, job, numbers), lambda: is_last(uid, job))
         # A job may have begun by now that uses what an earlier one left.
         removed = 0
-        if files and last and not any(process.foreign for process in found) and is_last(uid, job):
-            removed = remove_files(files, numbers)
+        if (files or mounts) and last and not any(process.foreign for process in found) and is_last(uid, job):
+            detach(mounts)
+            removed = remove_files([*files, *((path, True) for path in mounts if os.path.dirname(path) in SHARED)], numbers)  # noqa: PTH120
     except Exception as error:  # noqa: BLE001 - slurmd drains a node whose epilog fails, and a user's files must not bring that about
         syslog.syslog(syslog.LOG_WARNING, f"job {job}: {type(error).__name__}: {error}")
         return 0
