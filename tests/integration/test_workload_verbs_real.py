@@ -261,7 +261,7 @@ def test_logs_print_the_end_of_the_ranks_log(cli: Cli, job: folders.JobFolder) -
     assert shown.stdout == "two\nthree\n"
     assert missing.returncode == 4
     assert "rank-00000.log: rank 0 has written nothing yet" in missing.stderr
-    assert f"see `workload status {ID}`" in missing.stderr
+    assert f"workload status {ID}`" in missing.stderr
 
 
 @needs_root
