@@ -7,6 +7,7 @@ import sys
 import threading
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import typer
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
     from primus_bootstrap.inventory.cluster import Cluster
 
 _SHOWN_HOSTS = 6
+# Longer lists of roles and of reasons end with their number in the plan's table (characters); `plan --json` prints all.
+_ROLES_WIDTH, _REASONS_WIDTH = 120, 160
 
 
 def register(app: typer.Typer) -> None:
@@ -253,8 +256,8 @@ def print_plan(cluster: Cluster, plan: Plan) -> None:
         row = (
             step.phase,
             f"{len(step.hosts)}: {names}",
-            ", ".join(step.roles),
-            step.why,
+            _shortened(step.roles, ", ", _ROLES_WIDTH, "role"),
+            _shortened(step.why.split("; "), "; ", _REASONS_WIDTH, "host pattern"),
             duration_text(seconds) if seconds else "not run yet",
         )
         table.add_row(*row)
@@ -262,6 +265,14 @@ def print_plan(cluster: Cluster, plan: Plan) -> None:
     emit(f"\n{plan.cluster}: {count(len(plan.steps), 'phase')} on {count(len(plan.hosts), 'host')}")
     if plan.uncovered:
         emit(f"no phase of this version uses these groups: {', '.join(plan.uncovered)}")
+
+
+def _shortened(items: Sequence[str], separator: str, width: int, noun: str) -> str:
+    """Join the items; if they are longer than `width`, join the first ones and the number of all."""
+    ends = accumulate(len(item) + len(separator) for item in items)
+    shown = [item for item, end in zip(items, ends, strict=True) if end <= width] or items[:1]
+    text = separator.join(shown)
+    return text if len(shown) == len(items) else f"{text}{separator}… ({count(len(items), noun)})"
 
 
 def _difference(change: HostResult) -> dict[str, str]:
