@@ -78,7 +78,7 @@ def test_the_run_folder_contains_the_printed_records(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["verdicts"] == saved
     assert {record["host"] for record in saved} == {"n7"}
     assert {record["check"] for record in saved} == {
-        PREFIX + name for name in ("gpus", "memlock", "node_0", "open_files", "shm", "space", "torch")
+        PREFIX + name for check in CHECKS.values() if check.area == "job" for name in check.record_names
     }
 
 

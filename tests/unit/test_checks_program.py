@@ -67,7 +67,7 @@ def test_the_manual_lists_every_check_and_expectation() -> None:
     if os.environ.get("PRIMUS_UPDATE_GOLDEN"):
         MANUAL.write_text(expected)
 
-    assert MANUAL.read_text() == expected
+    assert MANUAL.read_text() == expected, f"{MANUAL} is not current: run `PRIMUS_UPDATE_GOLDEN=1 .venv/bin/pytest {__file__}`"
 
 
 def test_every_option_of_the_program_is_in_the_help_of_the_task() -> None:
