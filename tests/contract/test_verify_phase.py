@@ -15,5 +15,7 @@ def test_the_phase_verify_calls_every_verify_file() -> None:
     called = {call.role for play in verify.plays for call in play.calls if call.entry == "verify"}
     existing = {path.parent.parent.name for path in content.roles_dir().glob("*/tasks/verify.yml")}
 
-    assert existing - called == set(EXCEPTIONS)
-    assert called <= existing
+    assert existing - called == set(EXCEPTIONS), (
+        "call tasks/verify.yml of these roles in playbooks/verify.yml or playbooks/verify/<phase>.yml"
+    )
+    assert called <= existing, "write tasks/verify.yml of these roles"
