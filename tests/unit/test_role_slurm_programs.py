@@ -234,13 +234,17 @@ def test_epilog_detaches_mounts_and_ends_late_forks_of_the_last_job(monkeypatch:
     monkeypatch.setattr(epilog, "files_of", lambda *_: [])
     monkeypatch.setattr(epilog, "fuse_mounts", lambda *_: [shared, "/home/ada/m"])
     monkeypatch.setattr(epilog, "is_last", lambda *_: True)
-    monkeypatch.setattr(epilog, "end_rest", lambda uid, *_: calls.append(("end_rest", uid)) or set())
-    monkeypatch.setattr(epilog, "detach", lambda paths: calls.append(("detach", paths)))
-    monkeypatch.setattr(epilog, "remove_files", lambda found, _: calls.append(("remove", found)) or 0)
+    for name, result in (("end_rest", set()), ("detach", None), ("remove_files", 0)):
+
+        def record(first: object, *_: object, name: str = name, result: object = result) -> object:
+            calls.append((name, first))
+            return result
+
+        monkeypatch.setattr(epilog, name, record)
     monkeypatch.setattr(epilog.syslog, "syslog", lambda *_: None)
 
     assert epilog.main() == 0
-    assert calls == [("end_rest", 4999), ("detach", [shared, "/home/ada/m"]), ("remove", [(shared, True)])]
+    assert calls == [("end_rest", 4999), ("detach", [shared, "/home/ada/m"]), ("remove_files", [(shared, True)])]
 
 
 def test_process_chain_stays_if_a_new_job_started(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from primus_bootstrap.core.errors import LockedError
 from primus_bootstrap.launch.watch import job_folder as folders
 from primus_bootstrap.launch.watch import job_state as states
 from primus_bootstrap.launch.watch import observation as observations
 from primus_bootstrap.launch.watch import restart_policy
 from primus_bootstrap.launch.watch.job_spec import Host, Job
-from primus_bootstrap.launch.watch.leader import Leader, LockedError
+from primus_bootstrap.launch.watch.leader import Leader
 from primus_bootstrap.launch.watch.restart_policy import Clock
 
 if TYPE_CHECKING:
