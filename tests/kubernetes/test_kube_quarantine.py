@@ -215,7 +215,7 @@ def test_drain_respects_budgets(api_server: ApiServer, api: Api, namespace: str)
         api_server.kubectl("uncordon", "kq-gpu2")
         until(lambda: api.get(budget).get("status", {}).get("currentHealthy") == 2)
         with pytest.raises(
-            RunError, match=r"within 3 s: .*/web-.* \(a disruption budget forbids the eviction: The disruption budget web needs 2"
+            RunError, match=r"after 3 s: .*/web-.* \(a disruption budget forbids the eviction: The disruption budget web needs 2"
         ):
             drain(api_server, evict_s=3)
         assert on("kq-gpu1") == 2
