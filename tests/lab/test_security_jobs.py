@@ -77,13 +77,13 @@ def test_broker_serves_only_the_owner_of_a_job(people: People, waiting: dict[str
 
 # What an account may send of its own: the word that the answer must have.
 FORGED: list[tuple[dict[str, Any], str, str]] = [
-    ({"verb": "start", "job": "../../etc-0a1b2c", "attempt": 1, "key": "x", "rank": 0}, "node2", "names no job"),
-    ({"verb": "start", "job": "other-0a1b2c", "attempt": 1, "key": "x", "rank": 0}, "node2", "cannot be looked at"),
-    ({"verb": "reboot", "job": "other-0a1b2c", "attempt": 1, "key": "x"}, "node2", "no request for a host"),
-    ({"verb": "status"}, "node2", "names no job"),
-    ({"verb": "probe"}, "node1", "no host of workload_node"),
-    ({"verb": "probe"}, "../../../root/.ssh/known_hosts", "no host of workload_node"),
-    ({"verb": "probe"}, "-oProxyCommand=id", "no host of workload_node"),
+    ({"verb": "start", "job": "../../etc-0a1b2c", "attempt": 1, "key": "x", "rank": 0}, "node2", "no valid job"),
+    ({"verb": "start", "job": "other-0a1b2c", "attempt": 1, "key": "x", "rank": 0}, "node2", "No such file or directory"),
+    ({"verb": "reboot", "job": "other-0a1b2c", "attempt": 1, "key": "x"}, "node2", "unknown request for a host"),
+    ({"verb": "status"}, "node2", "no valid job"),
+    ({"verb": "probe"}, "node1", "is not a host of workload_node"),
+    ({"verb": "probe"}, "../../../root/.ssh/known_hosts", "is not a host of workload_node"),
+    ({"verb": "probe"}, "-oProxyCommand=id", "is not a host of workload_node"),
 ]
 
 
