@@ -96,7 +96,7 @@ def test_large_files_of_a_job_do_not_fill_the_list(tmp_path: Path, capsys: pytes
     text = capsys.readouterr().out
 
     assert len(text) < 10_000
-    assert [(job.id, job.phase) for job in jobs.read_list(text)] == [(JOB["id"], "submitted"), ("other-0a1b2d", "unknown")]
+    assert [(job.id, job.phase) for job in jobs.read_list(text)] == [(JOB["id"], "submitted"), ("other-0a1b2d", states.PENDING)]
 
 
 @pytest.mark.parametrize(

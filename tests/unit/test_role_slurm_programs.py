@@ -208,18 +208,20 @@ def test_without_settings_only_marked_processes_are_ended(tmp_path: Path) -> Non
     assert epilog.read_settings(path) == epilog.Settings(("ops",))
 
 
-def test_fuse_mounts_of_the_account_are_found(tmp_path: Path) -> None:
-    """Mounts of other accounts and other file systems are left alone. Blanks in a path are escaped."""
+def test_fuse_mounts_of_the_account_in_shared_folders_are_found(tmp_path: Path) -> None:
+    """Mounts of other accounts, other file systems and mounts in folders of users are left alone. Blanks in a path are escaped."""
+    shared = epilog.SHARED[0]
     mounts = tmp_path / "mountinfo"
     mounts.write_text(
-        "36 25 0:50 / /srv/ada\\040m rw,nosuid shared:1 - fuse.sshfs host: rw,user_id=4999,group_id=100\n"
-        "37 25 0:51 / /tmp/bob rw,nosuid - fuse /dev/fuse rw,user_id=5000,group_id=100\n"
+        f"36 25 0:50 / {shared}/ada\\040m rw,nosuid shared:1 - fuse.sshfs host: rw,user_id=4999,group_id=100\n"
+        f"37 25 0:51 / {shared}/bob rw,nosuid - fuse /dev/fuse rw,user_id=5000,group_id=100\n"
         "38 25 0:52 / /jfs rw - fuse.juicefs JuiceFS:jfs rw,user_id=0,group_id=0\n"
-        "39 25 0:53 / /tmp/user_id=4999 rw - tmpfs tmpfs rw,uid=4999\n"
+        f"39 25 0:53 / {shared}/user_id=4999 rw - tmpfs tmpfs rw,uid=4999\n"
+        f"40 25 0:54 / {shared}/folder/jfs rw - fuse /dev/fuse rw,user_id=4999,group_id=100\n"
         "damaged\n"
     )
 
-    assert epilog.fuse_mounts([range(4999, 5000)], mounts) == ["/srv/ada m"]
+    assert epilog.fuse_mounts([range(4999, 5000)], mounts) == [f"{shared}/ada m"]
     assert epilog.fuse_mounts([range(4999, 5000)], tmp_path / "none") == []
 
 
@@ -232,7 +234,7 @@ def test_epilog_detaches_mounts_and_ends_late_forks_of_the_last_job(monkeypatch:
     monkeypatch.setattr(epilog, "read_settings", epilog.Settings)
     monkeypatch.setattr(epilog, "processes", lambda *_: [])
     monkeypatch.setattr(epilog, "files_of", lambda *_: [])
-    monkeypatch.setattr(epilog, "fuse_mounts", lambda *_: [shared, "/home/ada/m"])
+    monkeypatch.setattr(epilog, "fuse_mounts", lambda *_: [shared])
     monkeypatch.setattr(epilog, "is_last", lambda *_: True)
     for name, result in (("end_rest", set()), ("detach", None), ("remove_files", 0)):
 
@@ -244,7 +246,7 @@ def test_epilog_detaches_mounts_and_ends_late_forks_of_the_last_job(monkeypatch:
     monkeypatch.setattr(epilog.syslog, "syslog", lambda *_: None)
 
     assert epilog.main() == 0
-    assert calls == [("end_rest", 4999), ("detach", [shared, "/home/ada/m"]), ("remove_files", [(shared, True)])]
+    assert calls == [("end_rest", 4999), ("detach", [shared]), ("remove_files", [(shared, True)])]
 
 
 def test_process_chain_stays_if_a_new_job_started(monkeypatch: pytest.MonkeyPatch) -> None:

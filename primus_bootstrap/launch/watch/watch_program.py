@@ -56,7 +56,7 @@ _EVENTS = 20
 _EVENT_KEYS = {"time", "kind", "attempt", "host", "reason", "step"}
 _EVENTS_BYTES = 1 << 16
 _JOB_S, _LIST_S = 5.0, 60.0  # time limits of a list, for one job and for all
-_LIST_BYTES = 128 << 10  # size limit of one user's entries in a list
+_LIST_BYTES, _SHOWN = 128 << 10, 200  # size limit of one user's full entries in a list; characters of a text beyond it
 _PROBE_S = 12.0
 
 
@@ -196,16 +196,25 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _limit_sizes(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Replace the entries of a user beyond the size limit, so that the files of one user cannot fill the whole answer."""
+    """Shorten the entries of a user beyond the size limit, so that the files of one user cannot fill the whole answer."""
     sizes: dict[str, int] = {}
     limited = []
     for item in items:
-        job = item["job"]
-        sizes[job["user"]] = sizes.get(job["user"], 0) + len(json.dumps(item))
-        if sizes[job["user"]] > _LIST_BYTES:
-            item = _unread(job["id"], job["user"], "too large for a list: use `workload status`")  # noqa: PLW2901 - replaced on purpose
-        limited.append(item)
+        user = item["job"]["user"]
+        sizes[user] = sizes.get(user, 0) + len(json.dumps(item))
+        limited.append(item if sizes[user] <= _LIST_BYTES else _shortened(item))
     return limited
+
+
+def _shortened(item: dict[str, Any]) -> dict[str, Any]:
+    """Return an entry without hosts and attempts, and with the beginning of each text."""
+    job = {key: value[:_SHOWN] for key, value in item["job"].items()}
+    state = item["state"] and {
+        key: value[:_SHOWN] if isinstance(value, str) else value
+        for key, value in item["state"].items()
+        if isinstance(value, (str, int, float, type(None)))
+    }
+    return {**item, "job": job, "state": state}
 
 
 def _list_item(path: Path, limit_s: float) -> dict[str, Any] | None:

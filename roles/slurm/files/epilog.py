@@ -267,7 +267,10 @@ def files_of(folders: Iterable[str], uids: Sequence[range]) -> list[tuple[str, b
 
 
 def fuse_mounts(uids: Sequence[range], mounts: Path = PROC / "self/mountinfo") -> list[str]:
-    """Return where an account has mounted FUSE file systems, which outlive its processes and which root cannot read."""
+    """Return where an account has mounted FUSE file systems directly in the shared folders. They outlive its processes.
+
+    Deeper ones are left alone: the account could replace a folder above with a link while root detaches.
+    """
     found = []
     with suppress(OSError):
         for line in _read(mounts).decode("utf-8", "surrogateescape").splitlines():
@@ -276,13 +279,14 @@ def fuse_mounts(uids: Sequence[range], mounts: Path = PROC / "self/mountinfo") -
             kind, _, options = (*rest.split(), "", "", "")[:3]
             owner = next((word.partition("=")[2] for word in options.split(",") if word.startswith("user_id=")), "")
             if kind.startswith("fuse") and owner.isdecimal() and is_owned(int(owner), uids):
-                path = words.split()[4]
-                found.append(re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), path))
+                path = re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), words.split()[4])
+                if os.path.dirname(path) in SHARED:  # noqa: PTH120
+                    found.append(path)
     return found
 
 
 def detach(paths: Iterable[str]) -> None:
-    """Detach mounts. No link is followed."""
+    """Detach mounts in folders of root. No link is followed."""
     libc = ctypes.CDLL(None)
     for path in paths:
         libc.umount2(os.fsencode(path), DETACH_NO_LINK)
@@ -384,7 +388,7 @@ def main() -> int:
         removed = 0
         if (files or mounts) and last and not any(process.foreign for process in found) and is_last(uid, job):
             detach(mounts)
-            removed = remove_files([*files, *((path, True) for path in mounts if os.path.dirname(path) in SHARED)], numbers)  # noqa: PTH120
+            removed = remove_files([*files, *((path, True) for path in mounts)], numbers)
     except Exception as error:  # noqa: BLE001 - slurmd drains a node whose epilog fails, and a user's files must not bring that about
         syslog.syslog(syslog.LOG_WARNING, f"job {job}: {type(error).__name__}: {error}")
         return 0
