@@ -15,7 +15,8 @@ import pytest
 
 from primus_bootstrap.fleet.fanout import run_on_all
 from primus_bootstrap.fleet.messages import Answer, Target, Task
-from tests.unit.engine_rig import free_port, start_sshd
+from tests.integration.sshd_rig import start_sshd
+from tests.unit.engine_rig import free_port
 from tests.waiting import LIMIT_S
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ import pytest
 from primus_bootstrap.core.verdicts import OUTCOMES, parse_verdict
 from primus_bootstrap.launch import zipapp_file
 from primus_bootstrap.launch.checks.model import PREFIX
+from tests.integration.launch_cli_rig import ROOT, User, wait_for
 from tests.unit.checks_rig import CHECKS, amd_machine, is_running, nvidia_machine, plain_machine
-from tests.unit.launch_cli_rig import ROOT, User, wait_for
 from tests.waiting import until
 
 if TYPE_CHECKING:

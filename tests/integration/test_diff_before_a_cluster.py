@@ -13,7 +13,7 @@ import yaml
 
 from primus_bootstrap import content
 from primus_bootstrap.engine.playbooks import load_phases
-from tests.unit.kubespray_rig import Site, make_site
+from tests.integration.kubespray_rig import Site, make_site
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,7 +10,8 @@ import pytest
 from primus_bootstrap.core.errors import PlanError
 from primus_bootstrap.engine.hostkeys import fingerprint, forget_host_keys, key_conflicts, pin_host_keys, without_hosts
 from primus_bootstrap.engine.ssh import known_hosts_path, ssh_arguments
-from tests.unit.engine_rig import PrivateSshd, free_port, has_sshd, make_cluster, make_key
+from tests.integration.sshd_rig import PrivateSshd, has_sshd, make_key
+from tests.unit.engine_rig import free_port, make_cluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

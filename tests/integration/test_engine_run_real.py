@@ -24,7 +24,8 @@ from primus_bootstrap.engine.plan import make_plan
 from primus_bootstrap.engine.run import Options, apply_plan
 from primus_bootstrap.engine.ssh import known_hosts_path
 from primus_bootstrap.engine.state_folder import RUNNER_LEFTOVERS
-from tests.unit.engine_rig import LOCAL, PrivateSshd, free_port, has_sshd, make_cluster, write_playbooks
+from tests.integration.sshd_rig import PrivateSshd, has_sshd
+from tests.unit.engine_rig import LOCAL, free_port, make_cluster, write_playbooks
 from tests.waiting import until
 
 if TYPE_CHECKING:

@@ -18,7 +18,8 @@ from primus_bootstrap.core.errors import RunError
 from primus_bootstrap.fleet import fanout
 from primus_bootstrap.fleet.messages import Answer, Target, Task
 from tests.integration.fleet_rig import LoopbackSshd, needs_sshd, run_command_on, silent_port, sshd
-from tests.unit.engine_rig import free_port, make_key
+from tests.integration.sshd_rig import make_key
+from tests.unit.engine_rig import free_port
 from tests.waiting import until
 
 pytestmark = needs_sshd

@@ -14,7 +14,8 @@ from primus_bootstrap.cli.fleet_verbs import as_root
 from tests.command_line import run_primus
 from tests.integration.fleet_rig import LoopbackSshd, needs_sshd
 from tests.integration.fleet_rig import sshd as sshd
-from tests.unit.engine_rig import free_port, make_key
+from tests.integration.sshd_rig import make_key
+from tests.unit.engine_rig import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from primus_bootstrap import content
-from tests.unit.kubespray_rig import api, joining
+from tests.integration.kubespray_rig import api, joining
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -14,8 +14,8 @@ import yaml
 
 from primus_bootstrap import content
 from primus_bootstrap.inventory.kubespray_release import load_release
+from tests.integration.kubespray_rig import api
 from tests.unit.kube_nodes_rig import node
-from tests.unit.kubespray_rig import api
 
 NEWEST = load_release().newest
 OLD = f"1.{int(NEWEST.split('.')[1]) - 1}.1"

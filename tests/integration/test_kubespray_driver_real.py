@@ -15,14 +15,14 @@ from primus_bootstrap.engine.run import Options, apply_plan
 from primus_bootstrap.inventory.load import load_cluster
 from primus_bootstrap.kubernetes.cordons import read_cordon_record
 from primus_bootstrap.kubernetes.node_marks import is_cordoned
+from tests.integration.kubespray_rig import PROGRAMS, Site, api, make_site, playbook
 from tests.unit.engine_rig import write_playbooks
 from tests.unit.kube_nodes_rig import node
-from tests.unit.kubespray_rig import PROGRAMS, Site, api, make_site, playbook
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-LONG = pytest.mark.long("roles/kubespray", "primus_bootstrap/kubernetes", "tests/unit/kubespray_rig.py")
+LONG = pytest.mark.long("roles/kubespray", "primus_bootstrap/kubernetes", "tests/integration/kubespray_rig.py")
 # Ansible starts five times for one run of Kubespray: alone some ten seconds, minutes where many tests share two cores.
 pytestmark = pytest.mark.timeout(900)
 RENEWED = 'upgrade-cluster.yml -b --limit etcd,kube_control_plane -e {"drain_nodes": false, "system_upgrade": false}'

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.unit.launch_cli_rig import ROOT, User, wait_for
+from tests.integration.launch_cli_rig import ROOT, User, wait_for
 from tests.unit.test_launch_container import ENGINE
 
 if TYPE_CHECKING:

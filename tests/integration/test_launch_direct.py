@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.unit.launch_cli_rig import User, wait_for
+from tests.integration.launch_cli_rig import User, wait_for
 from tests.waiting import until
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
-from tests.unit.launch_cli_rig import User, wait_for
+from tests.integration.launch_cli_rig import User, wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path

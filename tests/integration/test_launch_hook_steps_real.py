@@ -16,7 +16,7 @@ from primus_bootstrap.core.child_processes import StopSignals, descendants
 from primus_bootstrap.core.errors import StepError
 from primus_bootstrap.launch.hooks.steps import StepResult, StepRunner, check
 from primus_bootstrap.launch.runtimes.run_plan import PlannedStep
-from tests.unit.launch_cli_rig import User
+from tests.integration.launch_cli_rig import User
 
 if TYPE_CHECKING:
     from pathlib import Path

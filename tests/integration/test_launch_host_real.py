@@ -20,7 +20,7 @@ from primus_bootstrap.launch.checks.runner import run_check
 from primus_bootstrap.launch.detect import host_profile
 from primus_bootstrap.launch.detect.gpus import find_gpus
 from primus_bootstrap.launch.detect.sysfs import Host
-from tests.unit.launch_cli_rig import ROOT, User
+from tests.integration.launch_cli_rig import ROOT, User
 from tests.unit.launch_rig import expand
 
 if TYPE_CHECKING:

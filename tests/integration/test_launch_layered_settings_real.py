@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import yaml
 
 from primus_bootstrap.launch.commandline.layered_settings import schema
-from tests.unit.launch_cli_rig import ROOT, User
+from tests.integration.launch_cli_rig import ROOT, User
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from primus_bootstrap.launch import zipapp_file
-from tests.unit.launch_cli_rig import ROOT
+from tests.integration.launch_cli_rig import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path

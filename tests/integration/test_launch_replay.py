@@ -11,7 +11,7 @@ import pytest
 from primus_bootstrap.core.errors import PlanError, UsageError
 from primus_bootstrap.launch.commandline.layered_settings import Setting
 from primus_bootstrap.launch.snapshot import replay, run_snapshot
-from tests.unit.launch_cli_rig import User
+from tests.integration.launch_cli_rig import User
 from tests.unit.launch_plans import SECRETS, plan, project
 
 if TYPE_CHECKING:

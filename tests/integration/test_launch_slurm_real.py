@@ -11,7 +11,7 @@ import pytest
 
 from primus_bootstrap.core.errors import UsageError
 from primus_bootstrap.launch.runtimes.slurm_options import option_words
-from tests.unit.launch_cli_rig import User, wait_for
+from tests.integration.launch_cli_rig import User, wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.unit.launch_cli_rig import User
+from tests.integration.launch_cli_rig import User
 
 if TYPE_CHECKING:
     from pathlib import Path

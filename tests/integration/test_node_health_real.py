@@ -5,21 +5,43 @@ from __future__ import annotations
 import fcntl
 import json
 import shutil
+import subprocess
+import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from primus_bootstrap.core.verdicts import FIELDS, parse_verdict
-from tests.unit.health_rig import HEALTH, make_config, run_gate, run_runner, write
+from tests.unit.health_rig import FILES, HEALTH, make_config, write
 from tests.unit.test_node_health import document, runner
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 # A hanging check with a hanging child that writes its pid.
 HANGS = """import pathlib, subprocess, time
 pathlib.Path('{note}').write_text(str(subprocess.Popen(['sleep', '300']).pid))
 time.sleep(300)
 """
+
+
+def run_runner(folder: Path, config: Mapping[str, Any] | str, *, health: Path = HEALTH) -> tuple[int, dict[str, Any]]:
+    """Run the runner as the unit does; return its exit code and its file (empty if there is none)."""
+    given, out = folder / "health_checks.json", folder / "health.json"
+    given.write_text(config if isinstance(config, str) else json.dumps(config), encoding="utf-8")
+    command = [sys.executable, "-E", "-s", "-B", str(health / "run_checks.py")]
+    command += ["--config", str(given), "--out", str(out), "--locks", str(folder / "locks")]
+    done = subprocess.run(command, check=False, timeout=60, capture_output=True)
+    return done.returncode, json.loads(out.read_text(encoding="utf-8")) if out.exists() else {}
+
+
+def run_gate(path: Path, *arguments: str) -> tuple[int, str]:
+    """Run the gate; return its exit code and output."""
+    command = [sys.executable, "-I", str(FILES / "health_gate.py"), "read", "--file", str(path), *arguments]
+    done = subprocess.run(command, check=False, timeout=120, capture_output=True, text=True)
+    return done.returncode, done.stdout.strip()
 
 
 def with_checks(folder: Path, programs: dict[str, str]) -> Path:

@@ -18,7 +18,8 @@ from primus_bootstrap.engine.hostkeys import pin_host_keys, pinned_key
 from primus_bootstrap.engine.run import Options
 from primus_bootstrap.inventory.edit.draft import write_draft
 from primus_bootstrap.inventory.load import load_cluster
-from tests.unit.engine_rig import PrivateSshd, free_port, has_sshd
+from tests.integration.sshd_rig import PrivateSshd, has_sshd
+from tests.unit.engine_rig import free_port
 from tests.unit.test_node_verbs import CLUSTER, node, refused
 from tests.unit.test_node_verbs import hosts as hosts
 

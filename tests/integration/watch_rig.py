@@ -18,7 +18,8 @@ import pytest
 from primus_bootstrap.core.child_processes import descendants
 from primus_bootstrap.launch import zipapp_file
 from primus_bootstrap.launch.watch import job_folder as folders
-from tests.unit.engine_rig import free_port, make_key
+from tests.integration.sshd_rig import make_key
+from tests.unit.engine_rig import free_port
 from tests.waiting import LIMIT_S, listens, until
 
 if TYPE_CHECKING:

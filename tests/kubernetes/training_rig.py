@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from primus_bootstrap import content
+from tests.integration.sshd_rig import make_key
 from tests.kubernetes.kubeadm_cluster import STORAGE, VENV, wait_for
 from tests.kubernetes.node_image import PYTHON_IMAGE
 from tests.lab.lab_rig import run_cli
-from tests.unit.engine_rig import make_key
 
 if TYPE_CHECKING:
     import subprocess

@@ -1,10 +1,8 @@
-"""Load the programs of the role `node_health`, and run them on a fake host."""
+"""Load the programs of the role `node_health`, with their configuration and a fake host."""
 
 from __future__ import annotations
 
 import importlib.util
-import json
-import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -58,20 +56,3 @@ def make_config(**changes: Any) -> dict[str, Any]:
         "gpu_count": {"expected": 0, "program": "/nowhere/launch.pyz", "facts": "/nowhere/gpu.json", "sysfs": "/"},
     }
     return {**config, **changes}
-
-
-def run_runner(folder: Path, config: Mapping[str, Any] | str, *, health: Path = HEALTH) -> tuple[int, dict[str, Any]]:
-    """Run the runner as the unit does; return its exit code and its file (empty if there is none)."""
-    given, out = folder / "health_checks.json", folder / "health.json"
-    given.write_text(config if isinstance(config, str) else json.dumps(config), encoding="utf-8")
-    command = [sys.executable, "-E", "-s", "-B", str(health / "run_checks.py")]
-    command += ["--config", str(given), "--out", str(out), "--locks", str(folder / "locks")]
-    done = subprocess.run(command, check=False, timeout=60, capture_output=True)
-    return done.returncode, json.loads(out.read_text(encoding="utf-8")) if out.exists() else {}
-
-
-def run_gate(path: Path, *arguments: str) -> tuple[int, str]:
-    """Run the gate; return its exit code and output."""
-    command = [sys.executable, "-I", str(FILES / "health_gate.py"), "read", "--file", str(path), *arguments]
-    done = subprocess.run(command, check=False, timeout=120, capture_output=True, text=True)
-    return done.returncode, done.stdout.strip()

@@ -8,8 +8,8 @@ import pytest
 
 from primus_bootstrap.launch.checks import catalogue, preflight
 from primus_bootstrap.launch.checks.limits import table
+from tests.integration.launch_cli_rig import ROOT
 from tests.unit.checks_rig import CHECKS
-from tests.unit.launch_cli_rig import ROOT
 
 MANUAL = ROOT / "docs" / "node-checks.md"
 BEGIN, END = "<!-- checks: renewed by PRIMUS_UPDATE_GOLDEN=1 pytest tests/unit/test_checks_program.py -->\n", "<!-- end of checks -->\n"

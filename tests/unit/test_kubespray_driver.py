@@ -13,8 +13,8 @@ from primus_bootstrap.core.errors import PlanError
 from primus_bootstrap.kubernetes import commands, preflight, runner
 from primus_bootstrap.kubernetes.commands import KubesprayPaths
 from primus_bootstrap.kubernetes.reconcile import ClusterState
+from tests.integration.kubespray_rig import joining
 from tests.unit.engine_rig import make_cluster
-from tests.unit.kubespray_rig import joining
 from tests.unit.kueue_rig import plugin
 
 if TYPE_CHECKING:

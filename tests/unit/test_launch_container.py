@@ -12,7 +12,7 @@ from primus_bootstrap.launch.commandline.parser import CommandLine
 from primus_bootstrap.launch.detect.gpus import MIXED, NONE, OK, UNKNOWN, Gpu, GpuFindings
 from primus_bootstrap.launch.runtimes import container, container_devices
 from primus_bootstrap.launch.runtimes.direct_plan import LaunchRequest
-from tests.unit.launch_cli_rig import User
+from tests.integration.launch_cli_rig import User
 
 if TYPE_CHECKING:
     from pathlib import Path

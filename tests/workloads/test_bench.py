@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from tests.unit.launch_cli_rig import User
+from tests.integration.launch_cli_rig import User
 from tests.workloads.ranks import ROOT, Ranks, Run
 from tests.workloads.result_contract import read_results
 from workloads.bench import gemm
