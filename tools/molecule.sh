@@ -77,8 +77,8 @@ run_scenario() {
 
 run_role() {
     local role=$1 scenario failed=0 started=$SECONDS
-    # Remove Molecule's state (`prepared`) of the previous hosts.
-    [ -n "$KEEP" ] || { lab down > /dev/null 2>&1; rm -rf "$FOLDER/tmp"; }
+    # Remove the state (`prepared`) and the hosts.yaml of the previous hosts, which an earlier release may have written.
+    [ -n "$KEEP" ] || { lab down > /dev/null 2>&1; rm -rf "$FOLDER/tmp" "$FOLDER/hosts.yaml"; }
     lab up --nodes 2 --release all --bare > "$FOLDER/lab.log" 2>&1 || { cat "$FOLDER/lab.log" >&2; die 'the hosts did not start' 'see the lines above'; }
     # `default` runs first, so that the alternative also tests the change from one to the other.
     for scenario in default $(cd "roles/$role/molecule" && ls -d -- */molecule.yml | cut -d/ -f1 | grep -vx default); do
