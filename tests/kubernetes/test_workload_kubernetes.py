@@ -271,7 +271,7 @@ def test_eviction_is_not_a_lost_node(site: Site, job: dict[str, Any], kubelets: 
     [
         ({"form": "indexed"}, "its Jobs have no completionMode"),
         ({"form": "jobset"}, "it has no API for jobset"),
-        ({"queue": "training"}, "a Job a rank is none"),
+        ({"queue": "training"}, "a queue needs one object for all ranks"),
     ],
 )
 def test_unsupported_features_are_refused(site: Site, job: dict[str, Any], given: dict[str, Any], what: str, api: Api) -> None:
