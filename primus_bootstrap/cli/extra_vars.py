@@ -7,7 +7,7 @@ from pathlib import Path
 import yaml
 
 from primus_bootstrap.core.errors import PlanError
-from primus_bootstrap.inventory.schema.names import is_known_variable, nearest_variable
+from primus_bootstrap.inventory.schema.names import explain_unknown_variable, is_known_variable
 
 
 def check_extra_vars(value: str) -> None:
@@ -24,10 +24,8 @@ def check_extra_vars(value: str) -> None:
         raise PlanError(f"--extra-vars {value}: neither @FILE nor key=value", fix="use -e @values.yml or -e name=value")
     for name in names:
         if not is_known_variable(name):
-            meant = nearest_variable(name)
-            fix = f"did you mean {meant}?" if meant else f"delete it, or rename it to site_{name} if it is your own variable"
-            what = f"--extra-vars {value.partition('=')[0]}: unknown variable {name}; neither a role nor Kubespray nor Ansible has it"
-            raise PlanError(what, fix=fix)
+            what, fix = explain_unknown_variable(name)
+            raise PlanError(f"--extra-vars {value.partition('=')[0]}: {what}", fix=fix)
 
 
 def _names(value: str, path: Path) -> list[str]:

@@ -14,7 +14,7 @@ from primus_bootstrap.core.suggestions import nearest
 from primus_bootstrap.inventory.ansible.role_filters import load_filters
 from primus_bootstrap.inventory.cluster import Origin
 from primus_bootstrap.inventory.schema.definition_checks import check_definitions
-from primus_bootstrap.inventory.schema.names import is_known_variable
+from primus_bootstrap.inventory.schema.names import explain_unknown_variable, is_known_variable
 from primus_bootstrap.inventory.schema.specs import load_options
 from primus_bootstrap.inventory.source.source_map import Definition
 from primus_bootstrap.inventory.source.vault import Vault
@@ -152,11 +152,10 @@ def _from_word(word: str) -> Iterator[Definition | Problem]:
 def _foreign(definition: Definition) -> Problem:
     """Return the problem of a variable that is not one of the role."""
     name = definition.name
-    near = nearest(name, [option for option in load_options() if option.startswith(_PREFIX)])
-    what = (
-        f"{name} is not a variable of a job"
-        if is_known_variable(name)
-        else f"{name}: neither a role nor Kubespray nor Ansible has this variable"
-    )
-    fix = f"did you mean {near}?" if near else "set it in hosts.yaml; a job sets workload_ variables only"
+    if is_known_variable(name):
+        near = nearest(name, [option for option in load_options() if option.startswith(_PREFIX)])
+        what = f"{name} is not a variable of a job"
+        fix = f"did you mean {near}?" if near else "set it in hosts.yaml; a job sets workload_ variables only"
+    else:
+        what, fix = explain_unknown_variable(name)
     return Problem(definition.origin.file, definition.origin.line, what, fix, "unknown-variable")

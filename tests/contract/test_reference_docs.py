@@ -10,7 +10,7 @@ import yaml
 
 from primus_bootstrap import content
 from primus_bootstrap.inventory.schema.groups import load_groups, load_old_names
-from primus_bootstrap.inventory.schema.names import is_known_variable
+from primus_bootstrap.inventory.schema.names import is_known_variable, load_earlier_variables
 from primus_bootstrap.inventory.schema.reference import json_schema, markdown, markdown_groups, select_options
 from tests.shipped import inventory_files
 
@@ -50,6 +50,15 @@ def test_imported_names_exist() -> None:
     """Each old name maps to a known group or variable."""
     assert set(load_old_names()["groups"].values()) <= set(load_groups())
     assert [name for name in load_old_names()["variables"].values() if not is_known_variable(name)] == []
+
+
+def test_earlier_variables_are_gone_and_their_new_names_exist() -> None:
+    """A renamed variable maps to a known one, a removed one has a reason, and no earlier name is still in use."""
+    earlier = load_earlier_variables()
+
+    assert [new for new in earlier["renamed"].values() if not is_known_variable(new)] == []
+    assert [old for old in (*earlier["renamed"], *earlier["removed"]) if is_known_variable(old)] == []
+    assert [old for old, reason in earlier["removed"].items() if not reason.strip()] == []
 
 
 def test_import_page_names_every_old_spelling_of_groups() -> None:

@@ -22,7 +22,11 @@ def test_known_variables_are_accepted(value: str) -> None:
 @pytest.mark.parametrize(
     ("value", "what", "fix"),
     [
-        ("baseline_memlok_kib=1", "unknown variable baseline_memlok_kib", "did you mean baseline_memlock_kib?"),
+        (
+            "baseline_memlok_kib=1",
+            "baseline_memlok_kib: neither a role nor Kubespray nor Ansible has this variable",
+            "did you mean baseline_memlock_kib?",
+        ),
         ("nonsense", "neither @FILE nor key=value", "-e @values.yml"),
         ("@/nonexistent.yml", "no such file", "YAML or JSON file"),
     ],
@@ -38,7 +42,7 @@ def test_a_mistake_is_an_error_with_a_fix(value: str, what: str, fix: str) -> No
 
 @pytest.mark.parametrize(
     ("text", "what"),
-    [("- a\n", "not a mapping"), ("a: [1\n", "not valid YAML"), ("baseline_memlok_kib: 1\n", "unknown variable")],
+    [("- a\n", "not a mapping"), ("a: [1\n", "not valid YAML"), ("baseline_memlok_kib: 1\n", "neither a role nor")],
 )
 def test_a_file_is_checked(tmp_path: Path, text: str, what: str) -> None:
     """A list, invalid YAML and a misspelt name are errors; a file that Vault encrypts is not read."""

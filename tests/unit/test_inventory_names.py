@@ -49,6 +49,15 @@ def test_unknown_variable(name: str) -> None:
     assert not names.is_known_variable(name)
 
 
+def test_variable_of_an_earlier_release_names_the_new_one_or_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A renamed variable is not suggested by similarity, and a removed one says why."""
+    earlier = {"renamed": {"redis_prot": "redis_bind_port"}, "removed": {"redis_sysfs_root": "the path is fixed"}}
+    monkeypatch.setattr(names, "load_earlier_variables", lambda: earlier)
+
+    assert names.explain_unknown_variable("redis_prot") == ("redis_prot has a new name", "rename it to redis_bind_port")
+    assert names.explain_unknown_variable("redis_sysfs_root") == ("redis_sysfs_root was removed: the path is fixed", "delete it")
+
+
 @pytest.mark.parametrize(
     ("wrong", "right"),
     [

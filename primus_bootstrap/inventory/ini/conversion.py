@@ -11,7 +11,7 @@ from primus_bootstrap.core.suggestions import nearest
 from primus_bootstrap.inventory.ini.hosts_yaml_text import render
 from primus_bootstrap.inventory.ini.ini_source import Entry, Section, Variable, read_ini
 from primus_bootstrap.inventory.schema.groups import load_groups, load_old_names
-from primus_bootstrap.inventory.schema.names import OWN_PREFIX, is_known_variable, known_variables
+from primus_bootstrap.inventory.schema.names import OWN_PREFIX, is_known_variable, known_variables, load_earlier_variables
 from primus_bootstrap.inventory.schema.specs import load_options
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class _Conversion:
 
     def __init__(self, sections: Iterable[Section]) -> None:
         self._old_groups = load_old_names()["groups"]
-        self._old_variables = load_old_names()["variables"]
+        self._old_variables = {**load_earlier_variables()["renamed"], **load_old_names()["variables"]}
         self.groups = {section.name: section for section in sections}
         self.changes: list[Change] = []
         self._renamed: dict[str, str] = {}

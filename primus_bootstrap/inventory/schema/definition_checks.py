@@ -68,9 +68,8 @@ def _name_problems(definition: Definition) -> Iterator[Problem]:
             what = f"{name}: the name of a variable must contain only letters, digits and `_`"
             yield origin.problem(what, f"rename it to {name.replace('-', '_')}", "variable-name")
         return
-    near = names.nearest_variable(name)
-    fix = f"did you mean {near}?" if near else f"delete it, or rename it to {names.OWN_PREFIX}{name} if it is a variable of your own"
-    yield origin.problem(f"{name}: neither a role nor Kubespray nor Ansible has this variable", fix, "unknown-variable")
+    what, fix = names.explain_unknown_variable(name)
+    yield origin.problem(what, fix, "unknown-variable")
 
 
 def _vault_problems(definition: Definition, vault: Vault) -> Iterator[Problem]:
