@@ -152,10 +152,9 @@ def _from_word(word: str) -> Iterator[Definition | Problem]:
 def _foreign(definition: Definition) -> Problem:
     """Return the problem of a variable that is not one of the role."""
     name = definition.name
-    if is_known_variable(name):
+    what, fix = explain_unknown_variable(name)
+    if not name.startswith(_PREFIX):
         near = nearest(name, [option for option in load_options() if option.startswith(_PREFIX)])
-        what = f"{name} is not a variable of a job"
+        what = f"{name} is not a variable of a job" if is_known_variable(name) else what
         fix = f"did you mean {near}?" if near else "set it in hosts.yaml; a job sets workload_ variables only"
-    else:
-        what, fix = explain_unknown_variable(name)
     return Problem(definition.origin.file, definition.origin.line, what, fix, "unknown-variable")
