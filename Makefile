@@ -38,10 +38,10 @@ test-quick: setup-tests ## Lint changed files, run unit and contract tests (at m
 	$(UNIT)
 	$(CONTRACT)
 
-# Two parts run at a time: the lab tests mostly wait for their hosts, the other parts need a core. A failure does not stop the others.
+# Three parts run at a time: the lab and Kubernetes tests mostly wait, the other parts need the processors. A failure does not stop the others.
 # tests/workloads runs in its own process, because torch and Ansible patch the interpreter in incompatible ways.
 test: setup-tests ## Run the tests that every commit must pass (target: 15 minutes on two cores)
-	$(MAKE) --keep-going --jobs=2 test-lab lint-changed test-unit test-contract all-workloads test-integration test-kubernetes
+	$(MAKE) --keep-going --jobs=3 test-lab test-kubernetes lint-changed test-unit test-contract all-workloads test-integration
 	tools/molecule.sh changed
 
 lint-changed:
