@@ -16,6 +16,7 @@ from primus_bootstrap.inventory.edit import scaffold
 from primus_bootstrap.inventory.load import validate as validate_inventory
 from primus_bootstrap.inventory.schema import reference
 from primus_bootstrap.inventory.schema.groups import load_groups
+from primus_bootstrap.inventory.schema.specs import load_common_variables, load_options
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,7 +39,7 @@ def register(app: typer.Typer) -> None:
     """Register the verbs."""
     app.command("init", epilog=examples("init my-cluster --template mi300x"))(init)
     app.command("validate", epilog=examples("validate", "validate inventory/prod --json"))(validate)
-    app.command("schema", epilog=examples("schema --role slurm", "schema baseline_memlock_kib", "schema --groups"))(schema)
+    app.command("schema", epilog=examples("schema", "schema slurm", "schema baseline_memlock_kib", "schema --groups"))(schema)
     app.command("import", epilog=examples("import old/hosts.ini --output hosts.yaml"))(import_)
     app.add_typer(secrets_app, name="secrets")
 
@@ -97,25 +98,34 @@ def init(
 
 
 def schema(
-    name: Annotated[str, typer.Argument(help="Only this variable.", metavar="NAME", show_default=False)] = "",
+    name: Annotated[
+        str, typer.Argument(help="Only this variable, or only the variables of this role.", metavar="NAME", show_default=False)
+    ] = "",
     *,
     role: Annotated[
         str, typer.Option("--role", "-r", help="Only variables of this role; `cluster` for those of no role.", metavar="ROLE")
     ] = "",
+    everything: Annotated[bool, typer.Option("--all", "-a", help="List advanced variables as well.")] = False,
     groups: Annotated[bool, typer.Option("--groups", "-g", help="List the groups instead of the variables.")] = False,
     style: Annotated[Format, typer.Option("--format", "-f", help="Output format.")] = Format.TABLE,
     as_json: AsJson = False,
 ) -> None:
-    """List every variable that hosts.yaml can set: type, default, choices, unit, meaning."""
+    """List the variables that hosts.yaml can set: type, default, choices, unit, meaning.
+
+    Without NAME, ROLE or --all it lists those that most clusters set, by topic, with examples. JSON Schema always has all.
+    """
     style = Format.JSON_SCHEMA if as_json else style
     if groups:
         _groups(style)
         return
     options = reference.select_options(role=role, name=name)
+    common = not (role or name or everything)
     if style is Format.JSON_SCHEMA:
         emit_json(reference.json_schema(options, closed=not role and not name))
     elif style is Format.MARKDOWN:
-        emit(reference.markdown(options))
+        emit(reference.common_markdown() if common else reference.markdown(options))
+    elif common:
+        _common_table()
     else:
         _table(options)
 
@@ -135,10 +145,27 @@ def _groups(style: Format) -> None:
 def _table(options: Sequence[Option]) -> None:
     table = plain_table("variable", "owner", "type", "default", "meaning")
     for row in reference.rows(options):
-        kind = ", ".join(word for word in (row.type, row.unit, "required" * row.required, "secret" * row.no_log) if word)
         meaning = f"{row.meaning} One of: {row.choices}." if row.choices else row.meaning
-        table.add_row(*(_plain(cell) for cell in (row.name, row.owner, kind, _short(row.default), meaning)))
+        table.add_row(*(_plain(cell) for cell in (row.name, row.owner, _kind(row), _short(row.default), meaning)))
     emit_table(table)
+
+
+def _common_table() -> None:
+    options = load_options()
+    table = plain_table("variable", "type", "example", "meaning")
+    for topic, variables in load_common_variables().items():
+        table.add_row(f"[bold]{topic}[/bold]")
+        for name, example in variables.items():
+            row = next(iter(reference.rows([options[name]])))
+            first_sentence = row.meaning.partition(". ")[0].removesuffix(".")
+            table.add_row(*(_plain(cell) for cell in (name, _kind(row), _short(reference.example_of(example)), first_sentence)))
+    emit_table(table)
+    advanced = len(options) - sum(len(variables) for variables in load_common_variables().values())
+    say(f"\n{advanced} advanced variables are not shown: {program()} schema --all")
+
+
+def _kind(row: reference.Row) -> str:
+    return ", ".join(word for word in (row.type, row.unit, "required" * row.required, "secret" * row.no_log) if word)
 
 
 def _plain(text: str) -> str:
@@ -174,7 +201,7 @@ def import_(
     if result.cluster is None:
         say("")
         raise InventoryError(result.problems)
-    say(f"Next: {program()} plan {target}")
+    say(f"Next: {program()} plan {short(target)}")
 
 
 @secrets_app.command("init", epilog=examples("secrets init"))

@@ -11,18 +11,34 @@ import yaml
 from primus_bootstrap import content
 from primus_bootstrap.inventory.schema.groups import load_groups, load_old_names
 from primus_bootstrap.inventory.schema.names import is_known_variable, load_earlier_variables
-from primus_bootstrap.inventory.schema.reference import json_schema, markdown, markdown_groups, select_options
+from primus_bootstrap.inventory.schema.reference import common_markdown, json_schema, markdown, markdown_groups, select_options
+from primus_bootstrap.inventory.schema.specs import load_options
+from primus_bootstrap.inventory.schema.type_check import Fault, check_value
 from tests.shipped import inventory_files
 
 DOCS = Path(__file__).parents[2] / "docs"
 VARIABLE_FILES = inventory_files("*/*_vars/**/*.yml")
 
 
-def test_variables_page_is_current() -> None:
-    """docs/reference/variables.md is the output of `schema`."""
+def test_variables_pages_are_current() -> None:
+    """docs/reference/variables.md and all-variables.md are the output of `schema`."""
     command = "primus-bootstrap schema --format markdown > docs/reference/variables.md"
+    command_all = "primus-bootstrap schema --all --format markdown > docs/reference/all-variables.md"
 
-    assert (DOCS / "reference" / "variables.md").read_text() == markdown(select_options()) + "\n", command
+    assert (DOCS / "reference" / "variables.md").read_text() == common_markdown() + "\n", command
+    assert (DOCS / "reference" / "all-variables.md").read_text() == markdown(select_options()) + "\n", command_all
+
+
+def test_common_variables_exist_and_their_examples_are_valid() -> None:
+    """Every variable that `schema` shows first is declared once, and its example passes the check of hosts.yaml."""
+    topics = yaml.compose((DOCS.parent / "primus_bootstrap/inventory/data/common_variables.yml").read_text()).value
+    examples = [(key.value, value) for _, topic in topics for key, value in topic.value]
+    names = [name for name, _ in examples]
+
+    assert sorted(set(names)) == sorted(names)
+    assert set(names) <= set(load_options())
+    faults = [fault for name, value in examples for fault in check_value(load_options()[name], value, quotable=True)]
+    assert [fault for fault in faults if isinstance(fault, Fault)] == []
 
 
 def test_groups_page_is_current() -> None:

@@ -112,9 +112,22 @@ def test_schema_prints_each_format() -> None:
     jsonschema.Draft202012Validator.check_schema(schema)
 
     assert list(schema["properties"]) == ["cluster_name"]
-    assert run("schema", "--role", "cluster", "--format", "markdown").stdout.startswith("# Variables\n")
+    assert run("schema", "--role", "cluster", "--format", "markdown").stdout.startswith("# All variables\n")
     assert "cluster_name" in run("schema", "--role", "cluster").stdout
     assert "slurm_controller" in run("schema", "--groups").stdout
+
+
+def test_schema_shows_advanced_variables_only_on_request() -> None:
+    """The default list has topics, examples and the number of variables that it leaves out; --all and a role have every variable."""
+    common = run("schema")
+
+    assert "Cluster and access" in common.stdout
+    assert "gpu-west" in common.stdout
+    assert "slurm_controller_timeout_s" not in common.stdout
+    assert "advanced variables are not shown" in common.stderr
+    assert "slurm_controller_timeout_s" in run("schema", "--all").stdout
+    assert "slurm_controller_timeout_s" in run("schema", "slurm").stdout
+    assert run("schema", "--format", "markdown").stdout.startswith("# Variables that most clusters set\n")
 
 
 def test_table_is_not_truncated() -> None:

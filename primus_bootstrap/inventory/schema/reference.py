@@ -6,12 +6,14 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from primus_bootstrap.core.errors import PlanError
+import yaml
+
+from primus_bootstrap.core.errors import UsageError
 from primus_bootstrap.core.suggestions import nearest
 from primus_bootstrap.inventory.kubespray_release import load_release
 from primus_bootstrap.inventory.schema.groups import load_groups, load_kubespray_variables
-from primus_bootstrap.inventory.schema.names import OWN_PREFIX
-from primus_bootstrap.inventory.schema.specs import load_options
+from primus_bootstrap.inventory.schema.names import OWN_PREFIX, explain_unknown_variable, load_earlier_variables
+from primus_bootstrap.inventory.schema.specs import load_common_variables, load_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -49,24 +51,28 @@ class Row:
 
 
 def select_options(*, role: str = "", name: str = "") -> tuple[Option, ...]:
-    """Return the declared variables of one role, or the variable `name`, or all, sorted by owner and name.
+    """Return the declared variables of one role, or the variable or role `name`, or all, sorted by owner and name.
 
     Raises:
-        PlanError: There is no such role or variable.
+        UsageError: There is no such role or variable.
     """
     options = sorted(load_options().values(), key=lambda option: (option.owner != "cluster", option.owner, option.name))
     owners = list(dict.fromkeys(option.owner for option in options))
     if role and role not in owners:
-        raise PlanError(f"no such role: {role}", fix=f"choose from: {', '.join(owners)}")
-    chosen = tuple(option for option in options if role in ("", option.owner) and name in ("", option.name))
+        raise UsageError(f"no such role: {role}", fix=f"choose from: {', '.join(owners)}")
+    chosen = tuple(option for option in options if role in ("", option.owner) and name in ("", option.name, option.owner))
     if chosen:
         return chosen
     if name in load_kubespray_variables():
         fix = f"see https://github.com/kubernetes-sigs/kubespray/blob/{load_release().version}/docs/ansible/vars.md"
-        raise PlanError(f"{name} is a variable of Kubespray", fix=fix)
-    near = nearest(name, [option.name for option in options])
-    fix = f"did you mean {near}?" if near else "list all variables: primus-bootstrap schema"
-    raise PlanError(f"no role has a variable {name}", fix=fix)
+        raise UsageError(f"{name} is a variable of Kubespray", fix=fix)
+    earlier = load_earlier_variables()
+    if name in earlier["renamed"] or name in earlier["removed"]:
+        what, fix = explain_unknown_variable(name)
+        raise UsageError(what, fix=fix)
+    near = nearest(name, [*(option.name for option in options), *owners])
+    fix = f"did you mean {near}?" if near else "list all variables: primus-bootstrap schema --all"
+    raise UsageError(f"no role has a variable {name}, and no role has that name", fix=fix)
 
 
 def rows(options: Iterable[Option]) -> Iterator[Row]:
@@ -92,28 +98,61 @@ def _rows(option: Option, path: str) -> Iterator[Row]:
         yield from _rows(nested, f"{inner}.{key}")
 
 
+def example_of(value: Any) -> str:
+    """Return an example value as one line of YAML."""
+    return yaml.safe_dump(value, default_flow_style=True, width=10_000, allow_unicode=True, sort_keys=False).removesuffix("\n...\n").strip()
+
+
+def common_markdown() -> str:
+    """Return the page of the variables that people set most, with one table for each topic."""
+    options = load_options()
+    lines = [
+        "# Variables that most clusters set",
+        "",
+        "Generated from the roles' `defaults/` and `meta/argument_specs.yml` by `primus-bootstrap schema --format markdown`.",
+        "",
+        "Set them in `group_vars/` or `host_vars/` beside hosts.yaml. [All variables](all-variables.md) lists the advanced ones as well,",
+        "and the keys of nested variables.",
+        "*secret*: encrypt it with Ansible Vault, or look it up. It is never shown.",
+    ]
+    for topic, variables in load_common_variables().items():
+        lines += ["", f"## {topic}", "", "| variable | type | default | example | meaning |", "|---|---|---|---|---|"]
+        for name, example in variables.items():
+            cells = _cells(next(_rows(options[name], name)))
+            lines.append(_markdown_row((*cells[:3], f"`{example_of(example)}`", cells[3])))
+    return "\n".join(lines)
+
+
 def markdown(options: Sequence[Option]) -> str:
     """Return the reference of variables as Markdown, with one table for each owner."""
     lines = [
-        "# Variables",
+        "# All variables",
         "",
-        "Generated from the roles' `defaults/` and `meta/argument_specs.yml` by `primus-bootstrap schema --format markdown`.",
+        "Generated from the roles' `defaults/` and `meta/argument_specs.yml` by `primus-bootstrap schema --all --format markdown`.",
+        "The [variables that most clusters set](variables.md) are **bold** here, and have examples there. The others are advanced.",
         "",
         f"hosts.yaml may also set variables of Ansible and of Kubespray, and your own with the prefix `{OWN_PREFIX}`.",
         "Any other name is an error. *secret*: encrypt it with Ansible Vault. It is never shown.",
     ]
+    common = {name for variables in load_common_variables().values() for name in variables}
     for owner in dict.fromkeys(option.owner for option in options):
         title = "Cluster" if owner == "cluster" else f"Role `{owner}`"
         lines += ["", f"## {title}", "", "| variable | type | default | meaning |", "|---|---|---|---|"]
-        lines += [_markdown_row(row) for row in rows(option for option in options if option.owner == owner)]
+        for row in rows(option for option in options if option.owner == owner):
+            name, *others = _cells(row)
+            lines.append(_markdown_row((f"**{name}**" if row.name in common else name, *others)))
     return "\n".join(lines)
 
 
-def _markdown_row(row: Row) -> str:
+def _cells(row: Row) -> tuple[str, str, str, str]:
+    """Return the name, type, default and meaning of a variable as Markdown."""
     kind = row.type + (f", {row.unit}" if row.unit else "")
     marks = [word for word, holds in (("required", row.required), ("secret", row.no_log)) if holds]
     meaning = row.meaning + (f" One of: {row.choices}." if row.choices else "")
-    cells = (f"`{row.name}`", kind + "".join(f", *{mark}*" for mark in marks), _default_cell(row), meaning)
+    return f"`{row.name}`", kind + "".join(f", *{mark}*" for mark in marks), _default_cell(row), meaning
+
+
+def _markdown_row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cell.replace('|', chr(92) + '|').replace(chr(10), ' ') for cell in cells)} |"
 
 

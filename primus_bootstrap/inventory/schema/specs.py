@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -20,6 +21,13 @@ _UNITS = {
     "kib": "KiB", "mib": "MiB", "gib": "GiB", "gb": "GB", "mb": "MB", "bytes": "bytes",
     "percent": "%", "c": "°C", "w": "W", "mhz": "MHz", "mbit_per_s": "Mbit/s", "gbit_per_s": "Gbit/s",
 }  # fmt: skip
+
+# Units of which a number can be negative.
+_SIGNED_UNITS = ("°C",)
+# Endings of names that count something.
+_COUNTS = ("port", "ports", "count", "cpus", "gpus", "inodes", "keep", "limit", "nodes", "replicas", "threads", "workers")
+# What a description says if a negative number has a meaning.
+_NEGATIVE = re.compile(r"(?<![\w-])-\d|\bnegative\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +63,13 @@ class Option:
             if self.name.endswith(f"_{ending}"):
                 return unit
         return ""
+
+    @property
+    def not_negative(self) -> bool:
+        """Whether its numbers cannot be negative: they have a unit or count something, and the description does not say otherwise."""
+        is_number = "int" in (self.type, self.elements) or "float" in (self.type, self.elements)
+        has_amount = (self.unit and self.unit not in _SIGNED_UNITS) or self.name.rpartition("_")[2] in _COUNTS
+        return bool(is_number and has_amount) and not any(map(_NEGATIVE.search, self.description))
 
 
 def _option(declared_by: tuple[str, str], name: str, raw: Mapping[str, Any], default: Any, *, has_default: bool) -> Option:
@@ -108,3 +123,10 @@ def load_options() -> Mapping[str, Option]:
         for option in _declared(role.name, role / "meta" / "argument_specs.yml", defaults):
             found.setdefault(option.name, option)
     return found
+
+
+@cache
+def load_common_variables() -> Mapping[str, Mapping[str, Any]]:
+    """Return the variables that people set most, with an example value each, by topic. All others are advanced."""
+    topics: Mapping[str, Mapping[str, Any]] = _read(_DATA / "common_variables.yml")
+    return topics

@@ -81,6 +81,7 @@ def check_value(option: Option, node: yaml.Node, *, quotable: bool, path: str = 
         yield fault
     else:
         yield from _choices(option, node, path, quotable=quotable)
+        yield from _negative(option, node, path, quotable=quotable)
         yield from _inside(option, node, path, quotable=quotable)
 
 
@@ -101,6 +102,18 @@ def _choices(option: Option, node: yaml.Node, path: str, *, quotable: bool) -> I
             what = f"{path} must be one of: {allowed}; found {_shown(item, quotable=quotable)}"
             near = nearest(str(item.value), [str(choice) for choice in option.choices]) if quotable else ""
             yield Fault(line_of(item), what, f"did you mean {near}?" if near else f"choose from: {allowed}", "choice")
+
+
+def _negative(option: Option, node: yaml.Node, path: str, *, quotable: bool) -> Iterator[Fault]:
+    """Report a negative number, also in a list, if the option's numbers cannot be negative."""
+    if not option.not_negative:
+        return
+    for item in node.value if isinstance(node, yaml.SequenceNode) else [node]:
+        value = None if _deferred_reason(item) else value_of(item)
+        if isinstance(value, (int, float)) and value < 0:
+            unit = f" (in {option.unit})" if option.unit else ""
+            fix = f"write 0 or more{unit}; see what 0 means: primus-bootstrap schema {path.partition('.')[0].partition('[')[0]}"
+            yield Fault(line_of(item), f"{path} must not be negative, found {_shown(item, quotable=quotable)}", fix, "negative")
 
 
 def _inside(option: Option, node: yaml.Node, path: str, *, quotable: bool) -> Iterator[Fault | DeferredPart]:
