@@ -1,4 +1,8 @@
-"""A client for the Kubernetes API server that returns plain data: thousands of Nodes need no object each."""
+"""The controller's client for the Kubernetes API server. It returns plain data: thousands of Nodes need no object each.
+
+The only module that imports the library kubernetes: kubeconfigs of managed clusters get their credentials from a program (`exec`) or use a
+proxy. `launch/watch/kube_api.py` is the client for nodes, where only the standard library is available.
+"""
 
 from __future__ import annotations
 

@@ -34,6 +34,12 @@ VIOLATIONS = [
     pytest.param("primus_bootstrap/cli/console.py", "import ansible_runner", "ansible_runner only in engine", id="runner"),
     pytest.param("primus_bootstrap/engine/plan_values.py", "import rich", "typer and rich only in cli", id="rich"),
     pytest.param("primus_bootstrap/inventory/cluster.py", "import pyinfra", "pyinfra and gevent only in fleet", id="pyinfra"),
+    pytest.param(
+        "primus_bootstrap/kubernetes/drain.py",
+        "import kubernetes.client",
+        "the library kubernetes only in kubernetes/api.py",
+        id="kubernetes",
+    ),
     pytest.param("primus_bootstrap/core/errors.py", "import torch", "torch nowhere in the package", id="torch"),
 ]
 

@@ -1,4 +1,7 @@
-"""HTTP client for the API server of Kubernetes: one connection per request, with time limits."""
+"""The nodes' client for the Kubernetes API server: one connection per request, with time limits.
+
+Standard library only, because nothing can be installed on nodes. The controller uses `kubernetes/api.py`, which supports more kubeconfigs.
+"""
 
 from __future__ import annotations
 
