@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import shutil
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -13,19 +14,23 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def write_atomic(path: Path, data: str | bytes, *, mode: int | None = None, durable: bool = True) -> None:
+def write_atomic(path: Path, data: str | bytes, *, mode: int | None = None, like: Path | None = None, durable: bool = True) -> None:
     """Replace a file, or create it; the folder must exist.
 
     Args:
         path: The file. A symbolic link is replaced by a file; resolve it first to write to its target.
         data: The whole content; text is encoded as UTF-8.
         mode: Permissions of the file. None: 0666 minus the umask.
+        like: A file whose owner, permissions and extended attributes the file gets, instead of `mode`.
         durable: Sync the file and its folder to disk before returning. False only for a file that can be recreated.
 
     Raises:
         OSError: The file could not be written; the old content is unchanged.
     """
-    with _complete_file(path, data, mode, durable=durable) as temporary:
+    with _complete_file(path, data, 0o600 if like else mode, durable=durable) as temporary:
+        if like:
+            shutil.copystat(like, temporary)
+            os.chown(temporary, like.stat().st_uid, like.stat().st_gid)
         temporary.replace(path)
 
 

@@ -10,20 +10,20 @@ import os
 import signal
 import subprocess
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from types import FrameType, TracebackType
     from typing import IO, Any
 
     Child = subprocess.Popen[bytes]
 
 # linux/prctl.h
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 1, 36, 37
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _POLL_S = 0.1
 # A terminal and a service manager may both send a signal for one request: a signal within this time of the first is the same request.
@@ -119,6 +119,19 @@ def signal_on_parent_death(number: signal.Signals, parent: int) -> None:
 def become_subreaper() -> None:
     """Adopt descendants whose parent ends, so that `end_descendants` finds them."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+@contextmanager
+def adopting_orphans() -> Iterator[None]:
+    """Adopt descendants whose parent ends, during a `with` block."""
+    before = ctypes.c_int(0)
+    libc = ctypes.CDLL(None)
+    libc.prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0)
+    become_subreaper()
+    try:
+        yield
+    finally:
+        libc.prctl(_PR_SET_CHILD_SUBREAPER, before.value, 0, 0, 0)
 
 
 def poll(child: Child) -> int | None:

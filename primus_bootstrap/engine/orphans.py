@@ -7,20 +7,17 @@ orphaned descendants while a job runs (PR_SET_CHILD_SUBREAPER), and kills those 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.core.child_processes import descendants, send_signal
-from primus_bootstrap.engine import shim
+from primus_bootstrap.core.child_processes import adopting_orphans, descendants, send_signal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_PR_GET_CHILD_SUBREAPER = 37  # from <linux/prctl.h>
 _LIMIT_S = 20.0
 
 
@@ -31,16 +28,11 @@ def adopting(mark: str, lock: Path) -> Iterator[None]:
     A descendant of this process belongs to the job if its environment contains `mark`, if it has `lock` open, or if it
     descends from such a process.
     """
-    before = ctypes.c_int(0)
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0)
-    shim.prctl(shim.PR_SET_CHILD_SUBREAPER, 1)
-    try:
-        yield
-    finally:
+    with adopting_orphans():
         try:
-            _end_all(mark.encode(), lock)
+            yield
         finally:
-            shim.prctl(shim.PR_SET_CHILD_SUBREAPER, before.value)
+            _end_all(mark.encode(), lock)
 
 
 def _end_all(mark: bytes, lock: Path) -> None:

@@ -1,4 +1,7 @@
-"""Supervises `ansible-playbook` so that no process of a run outlives it. Standard library only.
+"""Supervises `ansible-playbook` so that no process of a run outlives it.
+
+It is started as a file in Python's isolated mode, and imports nothing of the package: an installation that is replaced during a run
+cannot stop its supervision. So it repeats a little of `core.child_processes`.
 
 Ansible's workers call setsid and its ssh connections run in the background. Killing the process that was started, or its
 group, would leave them changing hosts. This program therefore
@@ -29,7 +32,7 @@ from pathlib import Path
 
 # Values from <linux/prctl.h>.
 _PR_SET_PDEATHSIG = 1
-PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_CHILD_SUBREAPER = 36
 
 _STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 _HANDLED_SIGNALS = {*_STOP_SIGNALS, signal.SIGCHLD}
@@ -43,8 +46,8 @@ def main(argv: list[str]) -> int:
     settings = json.loads(os.environ.pop("PRIMUS_SHIM"))
     private = Path(settings["private"])
     signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED_SIGNALS)
-    prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    prctl(PR_SET_CHILD_SUBREAPER, 1)
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     try:
         if os.getppid() != settings["parent"]:  # the engine died before the prctl call
             return 128 + signal.SIGTERM
@@ -73,11 +76,11 @@ def _remove(path: str) -> None:
 
 def _before_exec() -> None:
     """Make Ansible's main process die with this one, and unblock its signals."""
-    prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED_SIGNALS)
 
 
-def prctl(option: int, value: int) -> None:
+def _prctl(option: int, value: int) -> None:
     """Set a kernel property of this process."""
     if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl")

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # run_command waits for a program with a time limit. These files need something else.
 PROCESS_EXCEPTIONS = {
     "primus_bootstrap/core/commands.py": "is run_command",
-    "primus_bootstrap/engine/shim.py": "supervises Ansible; it is started as a file and cannot import the package",
+    "primus_bootstrap/engine/shim.py": "supervises Ansible; it is started as a file and imports nothing of the package",
     "primus_bootstrap/lab/machine.py": "sudo asks for a password on the terminal",
     "primus_bootstrap/kubernetes/runner.py": "runs Kubespray without a time limit and writes its output to a log",
     "primus_bootstrap/cli/workload_verbs.py": "streams a log until the user interrupts it",
@@ -32,7 +32,6 @@ FILE_EXCEPTIONS = {
     "primus_bootstrap/bundle/charts.py": "renames a download after its checksum is verified",
     "primus_bootstrap/bundle/folder.py": "renames a download after its checksum is verified",
     "primus_bootstrap/core/atomic_files.py": "is write_atomic",
-    "primus_bootstrap/inventory/edit/draft.py": "keeps the owner and attributes of the replaced file",
     "primus_bootstrap/lab/image.py": "another program writes the file",
     "primus_bootstrap/lab/ssh_keys.py": "another program writes the file",
     "primus_bootstrap/launch/watch/kube_config.py": "temporary file for a library",

@@ -28,6 +28,19 @@ def test_a_file_is_replaced_with_its_mode_and_no_temporary_file_is_left(tmp_path
     assert [path.name for path in tmp_path.iterdir()] == ["state.json"]
 
 
+def test_a_file_can_keep_the_permissions_and_attributes_of_the_one_it_replaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Owner and group too, which only root may change to another account."""
+    path, owners = tmp_path / "hosts.yaml", []
+    path.write_text("old")
+    path.chmod(0o640)
+    monkeypatch.setattr(atomic_files.os, "chown", lambda _path, uid, gid: owners.append((uid, gid)))
+
+    write_atomic(path, "new", like=path)
+
+    assert (path.read_text(), path.stat().st_mode & 0o777) == ("new", 0o640)
+    assert owners == [(path.stat().st_uid, path.stat().st_gid)]
+
+
 def test_without_a_mode_the_umask_decides(tmp_path: Path) -> None:
     """A file without a requested mode is created as any other program creates files."""
     before = os.umask(0o027)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import difflib
 import os
-import shutil
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from primus_bootstrap.core.atomic_files import write_atomic
 from primus_bootstrap.core.errors import InventoryError, PlanError
 from primus_bootstrap.inventory.load import validate
 
@@ -124,18 +124,7 @@ def write_draft(draft: Draft) -> None:
         if path.read_bytes() != draft.file.encoded(draft.file.text):
             raise PlanError(f"{path} was changed by another program since it was read", fix="run the same command again")
         real = path.resolve()
-        new = real.with_name(f".{real.name}.{os.getpid()}.new")
-        try:
-            new.touch(mode=0o600)
-            with new.open("wb") as stream:
-                stream.write(draft.file.encoded(draft.after))
-                stream.flush()
-                os.fsync(stream.fileno())
-            shutil.copystat(real, new)
-            os.chown(new, real.stat().st_uid, real.stat().st_gid)
-            new.replace(real)
-        finally:
-            new.unlink(missing_ok=True)
+        write_atomic(real, draft.file.encoded(draft.after), like=real)
 
 
 def host_files(path: Path, host: str) -> tuple[Path, ...]:
