@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from primus_bootstrap.core.structured import InvalidDataError, read, readable
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -14,6 +16,7 @@ SCHEMA = "primus.probe/1"
 Sudo = Literal["root", "yes", "password", "wants_password", "wrong_password", "no"]
 
 
+@readable
 @dataclass(frozen=True, slots=True)
 class Disk:
     """The file system of a path. `free_inodes_percent` is None if the file system has no limit of inodes."""
@@ -25,6 +28,7 @@ class Disk:
     read_only: bool
 
 
+@readable
 @dataclass(frozen=True, slots=True)
 class PciGpu:
     """Display controllers and accelerators of one kind; `id` is `vendor:device`, `pci_class` is `0x` and six digits as in sysfs."""
@@ -36,6 +40,7 @@ class PciGpu:
     count: int
 
 
+@readable
 @dataclass(frozen=True, slots=True)
 class Nic:
     """A network interface. Speed and MTU are None if the kernel does not report them, for example without a link."""
@@ -49,6 +54,7 @@ class Nic:
     driver: str
 
 
+@readable
 @dataclass(frozen=True, slots=True)
 class RdmaPort:
     """A port of an RDMA device, with the values of sysfs."""
@@ -60,6 +66,7 @@ class RdmaPort:
     rate: str
 
 
+@readable
 @dataclass(frozen=True, slots=True)
 class Clock:
     """The offset of the host's clock to the controller's.
@@ -73,6 +80,7 @@ class Clock:
     synchronised: bool | None
 
 
+@readable
 @dataclass(frozen=True, slots=True)
 class HostFacts:
     """The facts of `probe_host.py`."""
@@ -132,31 +140,15 @@ def parse_facts(data: Mapping[str, Any], *, sent: float, received: float) -> Hos
     """
     try:
         system, memory = data["os"], data["memory"]
-        return HostFacts(
-            hostname=str(data["hostname"]),
-            os_id=str(system["id"]),
-            os_version=str(system["version"]),
-            os_name=str(system["name"]),
-            kernel=str(data["kernel"]),
-            arch=str(data["arch"]),
-            python=str(data["python"]),
-            cores=int(data["cores"]),
-            memory_gib=float(memory["total_gib"]),
-            memory_available_gib=float(memory["available_gib"]),
-            swap_gib=float(memory["swap_gib"]),
-            disks=tuple(Disk(**disk) for disk in data["disks"]),
-            clock=clock_of(data["clock"], sent, received),
-            sudo=data["sudo"],
-            sudo_message=str(data["sudo_message"]),
-            gpus=tuple(PciGpu(gpu["id"], gpu["subsystem_device"], gpu["driver"], gpu["class"], int(gpu["count"])) for gpu in data["gpus"]),
-            nics=tuple(Nic(**nic) for nic in data["nics"]),
-            rdma=tuple(RdmaPort(**port) for port in data["rdma"]),
-            default_nic=str(data["default_nic"]),
-            machine_id=str(data["machine_id"]),
-            boot_id=str(data["boot_id"]),
-            virtualisation=str(data["virtualisation"]),
-            uptime_s=int(data["uptime_s"]),
-            listening=tuple(int(port) for port in data["listening"]),
-        )
-    except (KeyError, TypeError) as error:
+        values = {
+            **data,
+            **{f"os_{name}": system[name] for name in ("id", "version", "name")},
+            "memory_gib": memory["total_gib"],
+            "memory_available_gib": memory["available_gib"],
+            "swap_gib": memory["swap_gib"],
+            "clock": asdict(clock_of(data["clock"], sent, received)),
+            "gpus": [{**gpu, "pci_class": gpu["class"]} for gpu in data["gpus"]],
+        }
+        return read(HostFacts, values, ignore_unknown=True)
+    except (KeyError, TypeError, InvalidDataError) as error:
         raise ValueError(f"a field is missing or invalid: {error}") from None

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap.core.errors import PlanError
+from primus_bootstrap.core.structured import readable
 from primus_bootstrap.inventory.schema.groups import load_kubespray_variables
 from primus_bootstrap.kubernetes import commands
 from primus_bootstrap.kubernetes.preflight import parse_version
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Sequence
 
     from primus_bootstrap.kubernetes.commands import Command
 
@@ -27,9 +29,10 @@ _QUORUM = ("kube_control_plane", "etcd")
 _CONTROL_GROUPS = (*_QUORUM, "calico_rr")
 
 
+@readable
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """An inventory as Kubespray reads it.
+    """An inventory as Kubespray reads it; done.json has the last one.
 
     Attributes:
         release: The commit of Kubespray.
@@ -48,17 +51,6 @@ class ClusterState:
     members: Mapping[str, str] = field(default_factory=dict)
     left: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     controller_fetches: bool = False
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data for `json.dumps`."""
-        return asdict(self)
-
-
-def state_from_json(data: Mapping[str, Any]) -> ClusterState:
-    """Return the state of a parsed done.json."""
-    groups = {name: tuple(hosts) for name, hosts in data["groups"].items()}
-    left = {host: tuple(names) for host, names in data.get("left", {}).items()}
-    return ClusterState(str(data["release"]), str(data["version"]), groups, dict(data["hosts"]), dict(data.get("members", {})), left)
 
 
 def state_of(listed: Mapping[str, Any], release: str) -> ClusterState:

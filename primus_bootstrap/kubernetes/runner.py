@@ -17,17 +17,18 @@ import os
 import subprocess
 import time
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap.core.atomic_files import write_atomic
 from primus_bootstrap.core.errors import PlanError, RunError
+from primus_bootstrap.core.structured import InvalidDataError, read
 from primus_bootstrap.inventory.kubespray_release import load_release
 from primus_bootstrap.kubernetes import preflight
 from primus_bootstrap.kubernetes.commands import Command, KubesprayPaths
 from primus_bootstrap.kubernetes.kubespray_values import chosen_values, group_files
-from primus_bootstrap.kubernetes.reconcile import ClusterState, choose, refuse_recovery, refuse_removal, state_from_json, state_of, without
+from primus_bootstrap.kubernetes.reconcile import ClusterState, choose, refuse_recovery, refuse_removal, state_of, without
 from primus_bootstrap.kubernetes.release import prepare_release
 
 if TYPE_CHECKING:
@@ -232,16 +233,16 @@ def save_state(kubespray: Kubespray, state: ClusterState | None) -> None:
         for name in ("done.json", "cordons.json"):
             (kubespray.folder / name).unlink(missing_ok=True)
         return
-    write_atomic(kubespray.folder / "done.json", json.dumps(state.to_json(), indent=1) + "\n")
+    write_atomic(kubespray.folder / "done.json", json.dumps(asdict(state), indent=1) + "\n")
 
 
 def _saved_state(kubespray: Kubespray) -> ClusterState | None:
     path = kubespray.folder / "done.json"
     try:
-        return state_from_json(json.loads(path.read_text(encoding="utf-8")))
+        return read(ClusterState, json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, InvalidDataError) as error:
         what = f"{path} cannot be read ({error}): the last state of the cluster is unknown"
         raise PlanError(what, fix=f"rm {path}; the next apply then runs the full play, which is safe to repeat") from error
 
