@@ -24,7 +24,7 @@ def test_check_mode_writes_nothing_and_lists_differences(tmp_path: Path) -> None
     tuning.tune(
         host,
         {
-            "files": [{"path": "/etc/chrony.conf", "content": "pool x\n", "tell": "chrony", "create": True}],
+            "files": [{"path": "/etc/chrony.conf", "content": "pool x\n", "notify": "chrony", "create": True}],
             "blocks": [{"path": "/etc/hosts", "content": "10.0.0.1 cp1\n"}],
             "masked_units": ["apt-daily.timer"],
             "sysctl": {"vm.max_map_count": 1048576},
@@ -42,7 +42,7 @@ def test_check_mode_writes_nothing_and_lists_differences(tmp_path: Path) -> None
     changed = {diff["after_header"] for diff in host.diffs}
     assert {"/etc/chrony.conf", "/etc/hosts", "/etc/fstab", "swap", "sysctl.vm.max_map_count", "kernel_module.ib_umad"} <= changed
     assert outcomes(host)["sysctl.vm.max_map_count"] == "fail"
-    assert host.broken == []
+    assert host.failures == []
 
 
 def test_raising_a_limit_is_tried() -> None:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import socket
-import subprocess
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,9 +11,11 @@ import yaml
 
 from primus_bootstrap import content
 from primus_bootstrap.engine.playbooks import groups_in, load_plays
+from tests.playbooks import run_playbook
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 DEAD: dict[str, Any] = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 1}
 HERE: dict[str, Any] = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
@@ -43,12 +42,8 @@ def changed(folder: Path, ports: list[dict[str, Any]], groups: dict[str, list[st
         {"hosts": "all", "gather_facts": False, "tasks": [touch]},
     ]
     (folder / "play.yml").write_text(yaml.safe_dump(plays), encoding="utf-8")
-    environment = {
-        **os.environ, "ANSIBLE_CONFIG": str(content.ansible_cfg()), "ANSIBLE_ROLES_PATH": str(content.roles_dir()),
-        "ANSIBLE_BECOME_METHOD": "none", "ANSIBLE_HOST_KEY_CHECKING": "False", "ANSIBLE_HOME": str(folder / "home"),
-    }  # fmt: skip
-    argv = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", "hosts.yaml", "-e", "ansible_become=false", "play.yml"]
-    done = subprocess.run(argv, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=240)
+    environment = {"ANSIBLE_BECOME_METHOD": "none", "ANSIBLE_HOST_KEY_CHECKING": "False", "ANSIBLE_HOME": str(folder / "home")}
+    done = run_playbook(folder / "hosts.yaml", folder / "play.yml", "-e", "ansible_become=false", **environment)
     return {path.name.removeprefix("changed-") for path in folder.glob("changed-*")}, done.stdout + done.stderr
 
 
@@ -60,7 +55,7 @@ def test_port_conflict_on_a_server_stops_the_run(tmp_path: Path, taken: int) -> 
     found, printed = changed(tmp_path, ports, {"juicefs_store": ["store"], "airgap_mirror": ["mirror"], "gpu_node": ["n1", "n2"]})
 
     assert found == set(), printed
-    assert f"port {taken} is held by" in printed
+    assert f"port {taken} is in use by" in printed
     assert "nobody needs it. Fix: stop that program" in printed
 
 
@@ -71,7 +66,7 @@ def test_port_conflict_on_a_compute_host_stops_that_host_only(tmp_path: Path, ta
     found, printed = changed(tmp_path, ports, {"juicefs_store": ["store"], "gpu_node": ["n1", "n2"], "slurm_node": ["n1"]})
 
     assert found == {"store", "n2"}, printed
-    assert f"port {taken} is held by" in printed
+    assert f"port {taken} is in use by" in printed
 
 
 def test_dead_server_stops_no_other_host(tmp_path: Path, taken: int) -> None:

@@ -126,7 +126,7 @@ def test_port_of_the_expected_program_passes() -> None:
     free = json.loads(run_as_sent({"check": check}).stdout)["verdicts"]
 
     assert (found["slurmctld"]["verdict"], found[name]["verdict"]) == ("fail", "pass")
-    assert f"port {port} is held by {name}; slurmctld needs it" in found["slurmctld"]["reason"]
+    assert f"port {port} is in use by {name}; slurmctld needs it" in found["slurmctld"]["reason"]
     assert next(record for record in free if record["check"] == "port")["found"] == "free"
 
 

@@ -98,7 +98,7 @@ class Etcd:
     def _secure(self, n: int) -> dict[str, Any]:
         """Sign a certificate, and require client and peer certificates, like Kubespray."""
         ca = self.root / "ca"
-        authority.bring(ca, "demo", authority.Wish(f"m{n}", ("127.0.0.1",), 30, 1), look_only=False)
+        authority.ensure_certificate(ca, "demo", authority.CertificateRequest(f"m{n}", ("127.0.0.1",), 30, 1), check=False)
         files = {
             "TRUSTED_CA_FILE": ca / "ca.crt",
             "CERT_FILE": ca / f"hosts/m{n}.crt",

@@ -122,4 +122,4 @@ def test_server_with_remaining_clients_is_not_reset(hosts: RunningLab) -> None:
 
     assert done.returncode == 4
     assert "node1 serves node2" in done.stdout
-    assert "--limit too" in done.stdout
+    assert "to --limit" in done.stdout

@@ -80,7 +80,7 @@ def test_denied_sudo_is_reported(no_sudo: RunningLab) -> None:
     assert shown.returncode == 4
     assert "node2: cannot become root: sudo: a password is required\n  fix: pass the password" in shown.stdout
     assert done.returncode == 2
-    assert "sudo: cannot become root: Missing sudo password. Fix: give this user a sudo rule" in done.stdout + done.stderr
+    assert "sudo: cannot become root: Missing sudo password. Fix: add a sudo rule for this user" in done.stdout + done.stderr
     recap = {line.split()[0]: line for line in done.stdout.splitlines() if " failed=" in line}
     assert ["failed=1" in recap[name] for name in ("node1", "node2", "node3")] == [False, True, False]
 

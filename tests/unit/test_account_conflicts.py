@@ -32,15 +32,15 @@ def test_unused_names_and_numbers_are_accepted() -> None:
     ("groups", "accounts", "cause"),
     [
         ([{"name": "new", "gid": 0}], [], "gid 0 of group new belongs to root on this host. Fix: choose another gid"),
-        ([{"name": "root", "gid": 48111}], [], "group root has gid 0 on this host and 48111 in hosts.yaml. Fix: state gid: 0"),
+        ([{"name": "root", "gid": 48111}], [], "group root has gid 0 on this host and 48111 in hosts.yaml. Fix: set gid: 0"),
         ([GROUP], [{"name": "new", "uid": 1}], "uid 1 of account new belongs to daemon on this host. Fix: choose another uid"),
         ([GROUP], [{"name": "daemon", "uid": 48112}], "account daemon has uid 1 on this host and 48112 in hosts.yaml. Fix: "),
         ([GROUP], [{"name": "new"}], "account new has no uid. Fix: add uid"),
         ([GROUP], [ACCOUNT, ACCOUNT], "account primus-test-account is listed twice. Fix: "),
         ([GROUP], [ACCOUNT, {**ACCOUNT, "name": "twin"}], "uid 48112 is given to primus-test-account, twin. Fix: "),
         ([GROUP, {**GROUP, "name": "twin"}], [], "gid 48111 is given to primus-test-group, twin. Fix: "),
-        ([GROUP], [{**ACCOUNT, "groups": ["nosuch"]}], "there is no group nosuch. Fix: list it in users_groups_groups"),
-        ([GROUP], [{**ACCOUNT, "group": "nosuch"}], "there is no group nosuch. Fix: list it in users_groups_groups"),
+        ([GROUP], [{**ACCOUNT, "groups": ["nosuch"]}], "there is no group nosuch. Fix: add it to users_groups_groups"),
+        ([GROUP], [{**ACCOUNT, "group": "nosuch"}], "there is no group nosuch. Fix: add it to users_groups_groups"),
         ([GROUP], [{"name": "root", "state": "absent"}], "account root is the superuser and cannot be removed. Fix: "),
     ],
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ import pytest
 from primus_bootstrap import content
 from primus_bootstrap.core.verdicts import parse_verdict
 from primus_bootstrap.inventory.schema.specs import load_options
+from tests.unit.role_module import load_file
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -19,12 +19,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def filters() -> ModuleType:
     """Load the role's filter plugins."""
-    spec = importlib.util.spec_from_file_location("preflight", content.roles_dir() / "preflight/filter_plugins/preflight.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_file(content.roles_dir() / "preflight/filter_plugins/preflight.py")
 
 
 def probe(machine_id: str, *verdicts: dict[str, str]) -> dict[str, Any]:
@@ -82,7 +77,7 @@ def test_only_failures_stop_a_host(filters: ModuleType, unknown_fails: bool, ref
     found = filters.preflight_findings(result, twins, "a", unknown_fails)
 
     assert [
-        line.rpartition(": ")[0].removesuffix(": disk is odd. Fix").removesuffix(": mtu is odd. Fix") for line in found["refusals"]
+        line.rpartition(": ")[0].removesuffix(": disk is odd. Fix").removesuffix(": mtu is odd. Fix") for line in found["failures"]
     ] == refused
     assert found["unknown"] == ["unknown: mtu: mtu is odd. Fix: mend mtu"]
 
@@ -93,7 +88,7 @@ def test_host_without_a_record_is_refused(filters: ModuleType) -> None:
         {"stdout": "", "stderr": "no python3 on this host\n", "rc": 127}, {"msg": '{"verdicts": []}'}, "a", unknown_fails=False
     )
 
-    assert found["refusals"][0].startswith("the host cannot be read: no python3 on this host. Fix: install python3")
+    assert found["failures"][0].startswith("the probe failed: no python3 on this host. Fix: install python3")
 
 
 @pytest.mark.parametrize(
@@ -130,7 +125,7 @@ def test_port_of_two_services_is_a_conflict(filters: ModuleType) -> None:
     ports = filters.preflight_ports([*PORTS, PORTS[0]], ["slurm_controller", "slurm_node"], {"slurm_node_port": 6817})
     found = filters.preflight_findings(probe("m"), {"msg": '{"verdicts": []}'}, "a", unknown_fails=False, ports=ports)
 
-    assert found["refusals"] == ["port 6817 is stated for slurmctld and for slurmd. Fix: give each a port of its own"]
+    assert found["failures"] == ["port 6817 is set for slurmctld and for slurmd. Fix: set a different port for each"]
 
 
 def test_only_ports_are_conflicts(filters: ModuleType) -> None:
@@ -141,7 +136,7 @@ def test_only_ports_are_conflicts(filters: ModuleType) -> None:
 
     assert filters.preflight_conflicts(taken, []) == ["port: port is odd. Fix: mend port"]
     assert filters.preflight_conflicts(ill, []) == filters.preflight_conflicts({"stdout": "", "rc": 127}, []) == []
-    assert filters.preflight_conflicts(ill, ports) == ["port 6817 is stated for slurmctld and for slurmd. Fix: give each a port of its own"]
+    assert filters.preflight_conflicts(ill, ports) == ["port 6817 is set for slurmctld and for slurmd. Fix: set a different port for each"]
 
 
 def test_default_ports_equal_those_of_the_roles(filters: ModuleType) -> None:

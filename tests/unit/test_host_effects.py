@@ -39,19 +39,19 @@ def outcomes(host: Any) -> dict[str, str]:
 def test_limits_are_checked_for_services_and_logins() -> None:
     """Each is a separate check with the kernel's units; skipped limits are not checked."""
     host = make_host({"systemd-run": (0, SHOWN), "su": (0, SHOWN.replace("200 ", "150 "))})
-    effects.look_at_limits(host, LIMITS, ["baseline.limit.nproc"])
+    effects.check_limits(host, LIMITS, ["baseline.limit.nproc"])
 
     assert outcomes(host) == {
         "limit.nofile.service": "pass", "limit.memlock.service": "pass", "limit.nofile.login": "fail", "limit.memlock.login": "pass",
     }  # fmt: skip
-    assert len(host.broken) == 1
-    assert host.broken[0].startswith("effect.limit.nofile.login: expected 100 200, found 100 150. Fix: look for another file in ")
+    assert len(host.failures) == 1
+    assert host.failures[0].startswith("effect.limit.nofile.login: expected 100 200, found 100 150. Fix: remove the file in ")
 
 
 def test_skipped_limits_are_not_read() -> None:
     """If all limits are skipped, no session is opened."""
     host = make_host({})
-    effects.look_at_limits(host, LIMITS, ["baseline.limit.nofile", "baseline.limit.memlock"])
+    effects.check_limits(host, LIMITS, ["baseline.limit.nofile", "baseline.limit.memlock"])
 
     assert host.verdicts == []
 
@@ -59,13 +59,13 @@ def test_skipped_limits_are_not_read() -> None:
 def test_failed_observation_is_unknown() -> None:
     """A missing program gives unknown with a reason."""
     host = make_host({})
-    effects.look_at_limits(host, {"nofile": LIMITS["nofile"]}, [])
-    effects.look_at_names(host, ["10.0.0.1 cp1"])
-    effects.look_at_upgrades(host)
+    effects.check_limits(host, {"nofile": LIMITS["nofile"]}, [])
+    effects.check_names(host, ["10.0.0.1 cp1"])
+    effects.check_upgrades(host)
 
     assert set(outcomes(host).values()) == {"unknown"}
-    assert {record["reason"] for record in host.verdicts} == {"the look itself failed"}
-    assert host.broken == []
+    assert {record["reason"] for record in host.verdicts} == {"the command that reads it failed"}
+    assert host.failures == []
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_failed_observation_is_unknown() -> None:
 def test_name_must_resolve_to_its_address_first(answer: tuple[int, str], verdict: str) -> None:
     """Programs use the first address. An unknown name fails."""
     host = make_host({"getent": answer})
-    effects.look_at_names(host, ["10.0.0.1 cp1"])
+    effects.check_names(host, ["10.0.0.1 cp1"])
 
     assert outcomes(host) == {"name.cp1": verdict}
 
@@ -95,7 +95,7 @@ def test_name_must_resolve_to_its_address_first(answer: tuple[int, str], verdict
 def test_time_service_must_follow_a_server(state: str, tracking: str, expected: dict[str, str]) -> None:
     """A stopped service fails; one without a server is unknown."""
     host = make_host({"systemctl": (0, state), "chronyc": (0, tracking)})
-    effects.look_at_time(host, "chrony.service")
+    effects.check_time(host, "chrony.service")
 
     assert outcomes(host) == expected
 
@@ -107,6 +107,6 @@ def test_time_service_must_follow_a_server(state: str, tracking: str, expected: 
 def test_apt_must_report_that_upgrades_are_off(answer: tuple[int, str], verdict: str) -> None:
     """All of apt's files count; a missing setting means that upgrades are on."""
     host = make_host({"apt-config": answer})
-    effects.look_at_upgrades(host)
+    effects.check_upgrades(host)
 
     assert outcomes(host) == {"unattended_upgrades": verdict}

@@ -61,7 +61,7 @@ class World:
 
     def take(self) -> None:
         """Take the record."""
-        record.take(self.host())
+        record.record(self.host())
 
     def put_back(self, *, check: bool = False, **wanted: Any) -> Any:
         """Restore the host, with these parts only."""
@@ -87,7 +87,7 @@ def kept(host: Any) -> list[str]:
 def test_record_is_taken_once_and_is_readable_by_root_only(world: World) -> None:
     """A second run changes nothing, even after changes of the host."""
     world.write("/etc/hosts", "changed\n")
-    taken = record.take(world.host())
+    taken = record.record(world.host())
     folder = world.root / record.FOLDER.lstrip("/")
 
     assert not taken
@@ -113,7 +113,7 @@ def test_check_mode_takes_no_record(tmp_path: Path) -> None:
     """It reports the pending record."""
     world = World(tmp_path)
 
-    assert record.take(world.host(check=True))
+    assert record.record(world.host(check=True))
     assert not world.there(record.FOLDER)
 
 
@@ -189,7 +189,7 @@ def test_unneeded_packages_are_removed_at_the_end(world: World) -> None:
 
     host = world.host()
     host.run = simulate
-    host_origin.forget(host, delete_data=False)
+    host_origin.remove_record(host, delete_data=False)
 
     assert [call for call in world.programs.calls if " purge " in call] == ["apt-get --yes --quiet -o DPkg::Lock::Timeout=300 purge gawk"]
 
@@ -242,7 +242,7 @@ def test_delete_data_removes_only_new_data(tmp_path: Path, *, was_there: bool, s
     host = world.put_back(data=[{"path": "/srv/objects", "account": ""}], delete_data=True)
 
     assert world.there("/srv/objects/ours") is stays
-    assert kept(host) == (["/srv/objects: it may have been there before the first apply"] if stays else [])
+    assert kept(host) == (["/srv/objects: it may have existed before the first apply"] if stays else [])
 
 
 def test_kept_data_are_removed_by_a_later_reset(world: World) -> None:
@@ -250,7 +250,7 @@ def test_kept_data_are_removed_by_a_later_reset(world: World) -> None:
     world.write("/srv/objects/ours", "x\n")
     data = [{"path": "/srv/objects", "account": ""}]
     world.put_back(data=data)
-    host_origin.forget(world.host(), delete_data=False)
+    host_origin.remove_record(world.host(), delete_data=False)
     world.take()
     world.put_back(data=data, delete_data=True)
 
@@ -264,10 +264,10 @@ def test_owner_is_removed_with_its_kept_data(world: World) -> None:
     world.write("/srv/objects/x", "x\n")
     wanted: Any = {"accounts": ["keeper"], "groups": ["keeper"], "data": [{"path": "/srv/objects", "account": "keeper"}]}
     world.put_back(**wanted)
-    host_origin.forget(world.host(), delete_data=False)
+    host_origin.remove_record(world.host(), delete_data=False)
     world.programs.calls.clear()
     world.put_back(**wanted, delete_data=True)
-    host_origin.forget(world.host(), delete_data=True)
+    host_origin.remove_record(world.host(), delete_data=True)
 
     assert [call for call in world.programs.calls if "keeper" in call] == [
         "loginctl terminate-user keeper",
@@ -294,12 +294,12 @@ def test_kept_home_folder_is_removed_later(world: World) -> None:
     world.write("/etc/passwd", PASSWD + "alice:x:5001:4000::/home/alice:/bin/sh\n")
     world.write("/home/alice/x", "x\n")
     first = world.put_back(accounts=["alice"])
-    host_origin.forget(world.host(), delete_data=False)
+    host_origin.remove_record(world.host(), delete_data=False)
 
     assert kept(first) == ["/home/alice: home folder of alice"]
     assert world.there("/home/alice")
 
-    host_origin.forget(world.host(), delete_data=True)
+    host_origin.remove_record(world.host(), delete_data=True)
 
     assert not world.there("/home/alice")
     assert not world.there("/var/lib/primus")
@@ -315,7 +315,7 @@ def test_owner_of_kept_data_stays_and_is_locked(world: World) -> None:
     assert "userdel alice" in world.programs.calls
     assert "userdel keeper" not in world.programs.calls
     assert "usermod --password ! keeper" in world.programs.calls
-    assert "account keeper: it owns data that stay" in kept(host)
+    assert "account keeper: it owns data that were kept" in kept(host)
 
 
 def test_original_account_gets_its_shell_back(world: World) -> None:
@@ -391,7 +391,7 @@ def test_unit_that_does_not_stop_keeps_its_files(world: World) -> None:
     world.programs.answers["systemctl stop"] = (1, "target is busy")
     host = world.put_back(units=["juicefs.service"], files=["/etc/systemd/system/juicefs.service"])
 
-    assert "target is busy. Fix: " in host.broken[0]
+    assert "target is busy. Fix: " in host.failures[0]
     assert world.there("/etc/systemd/system/juicefs.service")
 
 
@@ -399,22 +399,25 @@ def test_record_is_removed_last_and_foreign_changes_are_listed(world: World) -> 
     """Packages that were installed since are listed and stay."""
     world.has_packages("curl", "theirs")
     host = world.host()
-    host_origin.forget(host, delete_data=False)
+    host_origin.remove_record(host, delete_data=False)
 
-    assert kept(host) == ["packages: differ from before the first apply, by another hand than a role's: +theirs"]
+    assert kept(host) == ["packages: differ from before the first apply, and no role changed them: +theirs"]
     assert not world.there("/var/lib/primus")
 
 
 def test_service_restarts_after_an_interrupted_reset(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The mark is written before a file is removed, so the next reset restarts the service."""
     world.write("/etc/ssh/sshd_config.d/ours.conf", "x\n")
-    wanted: Any = {"files": ["/etc/ssh/sshd_config.d/ours.conf"], "tell": [{"name": "sshd", "argv": ["systemctl", "reload", "ssh"]}]}
+    wanted: Any = {
+        "files": ["/etc/ssh/sshd_config.d/ours.conf"],
+        "notify_commands": [{"name": "sshd", "argv": ["systemctl", "reload", "ssh"]}],
+    }
 
     def die(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(put_back, "put_texts_back", die)
+        patch.setattr(put_back, "remove_marked_text", die)
         with pytest.raises(KeyboardInterrupt):
             world.put_back(**wanted)
     world.put_back(**wanted)
@@ -461,4 +464,4 @@ def test_keys_are_not_restored_through_a_link(world: World, link: str) -> None:
     host = world.put_back(login_keys_of=["old"])
 
     assert world.read("/root/.ssh/authorized_keys") == "of root\n"
-    assert host.broken == [] if link != ".ssh" else "is a symbolic link" in host.broken[0]
+    assert host.failures == [] if link != ".ssh" else "is a symbolic link" in host.failures[0]

@@ -75,7 +75,7 @@ def test_container_does_not_change_the_shared_kernel(tmp_path: Path) -> None:
     tuning.turn_swap_off(host, True)  # noqa: FBT003
     tuning.set_kernel_arguments(host, ["iommu=pt"])
     tuning.load_modules(host, ["ib_umad"])
-    tuning.keep_time(host, "chrony.service")
+    tuning.set_time_service(host, "chrony.service")
 
     skipped = {check for check, verdict in outcomes(host).items() if verdict == "skipped"}
     assert skipped == {
@@ -109,8 +109,8 @@ def test_rejected_value_fails(tmp_path: Path) -> None:
     tuning.set_sysctls(host, {"kernel.score": 99999})
 
     assert outcomes(host) == {"sysctl.kernel.score": "fail"}
-    assert host.broken == [
-        "sysctl.kernel.score: the kernel refuses the value 99999: invalid argument. Fix: set a value that this kernel offers"
+    assert host.failures == [
+        "sysctl.kernel.score: the kernel refuses the value 99999: invalid argument. Fix: set a value that this kernel supports"
     ]
 
 
@@ -125,7 +125,7 @@ def test_truncated_value_fails(tmp_path: Path) -> None:
         Path("/proc/self/comm").write_text(name, encoding="utf-8")
 
     assert outcomes(host) == {"sysctl.kernel.name": "fail"}
-    assert "shows longer-than-fif" in host.broken[0]
+    assert "shows longer-than-fif" in host.failures[0]
 
 
 def test_misspelt_parameter_fails_outside_a_container(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_misspelt_parameter_fails_outside_a_container(tmp_path: Path) -> None:
     tuning.set_sysctls(host, {"vm.max_map_cuont": 1, "kernel.numa_balancing": 0})
 
     assert outcomes(host) == {"sysctl.kernel.numa_balancing": "skipped", "sysctl.vm.max_map_cuont": "fail"}
-    assert "Fix: mend the name in baseline_sysctl_extra" in host.broken[0]
+    assert "Fix: correct the name in baseline_sysctl_extra" in host.failures[0]
 
 
 def test_governor_of_every_processor_is_set(tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_limit_that_root_cannot_raise_is_skipped(tmp_path: Path) -> None:
 def test_missing_reload_is_done_by_the_next_run(tmp_path: Path) -> None:
     """The file exists but systemd was not reloaded; the next run reloads it once."""
     killed = make_host(tmp_path)
-    killed.tell = lambda *_: None
+    killed.run_pending = lambda *_: None
     tuning.set_limits(killed, LIMITS, may=lambda *_: True)
     second, third = make_host(tmp_path), make_host(tmp_path)
     tuning.set_limits(second, LIMITS, may=lambda *_: True)
@@ -221,7 +221,7 @@ def test_failed_swapoff_has_its_cause(tmp_path: Path) -> None:
     host = make_host(tmp_path, answers={"swapoff -a": (4, "swapoff: /dev/sda2: Cannot allocate memory")})
     tuning.turn_swap_off(host, True)  # noqa: FBT003
 
-    assert host.broken[0].startswith("swap: swapoff: /dev/sda2: Cannot allocate memory. Fix: ")
+    assert host.failures[0].startswith("swap: swapoff: /dev/sda2: Cannot allocate memory. Fix: ")
 
 
 def test_kernel_arguments_need_a_reboot(tmp_path: Path) -> None:
@@ -236,7 +236,7 @@ def test_kernel_arguments_need_a_reboot(tmp_path: Path) -> None:
 
     assert first.run.calls == ["update-grub"]
     assert 'GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX iommu=pt"' in (tmp_path / "etc/default/grub.d/90-primus.cfg").read_text()
-    assert (outcomes(first), first.broken) == ({"kernel_arguments": "fail"}, [])
+    assert (outcomes(first), first.failures) == ({"kernel_arguments": "fail"}, [])
     assert first.verdicts[0]["fix"].endswith("day2/reboot_node.yml --limit n1")
     assert (outcomes(booted), booted.diffs) == ({"kernel_arguments": "pass"}, [])
 
@@ -264,7 +264,7 @@ def test_modules_are_loaded_and_missing_ones_fail(tmp_path: Path) -> None:
 
     assert outcomes(host) == {"kernel_module.ib-umad": "pass", "kernel_module.nosuch": "fail"}
     assert (tmp_path / "etc/modules-load.d/90-primus.conf").read_text() == tuning.HEADER + "ib-umad\n"
-    assert "Module nosuch not found" in host.broken[0]
+    assert "Module nosuch not found" in host.failures[0]
 
 
 def test_only_existing_timers_are_masked(tmp_path: Path) -> None:
@@ -303,7 +303,7 @@ def test_time_service_restarts_after_a_configuration_change(tmp_path: Path, stat
     if not pending:
         mark.unlink()
     host = make_host(tmp_path, answers={"systemctl show": (0, state)})
-    tuning.keep_time(host, "chrony.service")
+    tuning.set_time_service(host, "chrony.service")
 
     assert host.run.calls[1:] == calls
     assert outcomes(host) == {"time": "pass"}
@@ -314,10 +314,10 @@ def test_missing_right_to_set_the_clock_skips_time(tmp_path: Path) -> None:
     """The capability bounding set of process 1 decides."""
     put(tmp_path, "/proc/1/status", "CapBnd:\t00000000a80425fb\n")
     host = make_host(tmp_path)
-    tuning.keep_time(host, "chrony.service")
+    tuning.set_time_service(host, "chrony.service")
 
     assert [(record["verdict"], record["reason"]) for record in host.verdicts] == [
-        ("skipped", "root may not set the clock here (no CAP_SYS_TIME)")
+        ("skipped", "root cannot set the clock on this host (no CAP_SYS_TIME)")
     ]
 
 
@@ -332,7 +332,7 @@ def test_time_zone_is_a_link_and_an_unknown_one_fails(tmp_path: Path) -> None:
 
     assert str((tmp_path / "etc/localtime").readlink()) == "/usr/share/zoneinfo/Etc/UTC"
     assert (len(first.diffs), second.diffs) == (1, [])
-    assert "no /usr/share/zoneinfo/Mars/Olympus" in unknown.broken[0]
+    assert "no /usr/share/zoneinfo/Mars/Olympus" in unknown.failures[0]
 
 
 def test_failed_write_reports_its_path_and_leaves_no_partial_file(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def test_file_is_stored_only_if_its_checksum_matches(tmp_path: Path) -> None:
     assert wrong == ["apt/bad", "apt/stranger"]
     assert sorted(path.name for path in (tmp_path / "srv").rglob("*") if path.is_file()) == [store.MARK, "good"]
     assert (tmp_path / "srv" / "apt" / "good").stat().st_mode & 0o777 == 0o644
-    assert store.lacking(tmp_path / "srv", sums) == ["apt/bad"]
+    assert store.missing(tmp_path / "srv", sums) == ["apt/bad"]
 
 
 def test_foreign_folder_is_detected(tmp_path: Path) -> None:
@@ -53,12 +53,12 @@ def test_foreign_folder_is_detected(tmp_path: Path) -> None:
     (tmp_path / "srv").mkdir()
     (tmp_path / "srv" / "theirs").write_bytes(b"x")
 
-    assert store.foreign(tmp_path / "srv", store.surplus(tmp_path / "srv", sums)) == "theirs"
+    assert store.foreign_files(tmp_path / "srv", store.unlisted(tmp_path / "srv", sums)) == "theirs"
     pack(tmp_path / "batch.tar", good=b"good")
     store.unpack(tmp_path / "batch.tar", tmp_path / "ours", sums)
     (tmp_path / "ours" / "former").write_bytes(b"x")
-    assert store.surplus(tmp_path / "ours", sums) == ["former"]
-    assert store.foreign(tmp_path / "ours", ["former"]) == ""
+    assert store.unlisted(tmp_path / "ours", sums) == ["former"]
+    assert store.foreign_files(tmp_path / "ours", ["former"]) == ""
 
 
 def test_damaged_file_is_fetched_again_and_obsolete_file_removed(tmp_path: Path) -> None:
@@ -68,8 +68,8 @@ def test_damaged_file_is_fetched_again_and_obsolete_file_removed(tmp_path: Path)
     (tmp_path / "apt" / "former").write_bytes(b"former")
     sums = {"apt/a": digest(b"whole")}
 
-    assert store.lacking(tmp_path, sums) == ["apt/a"]
-    assert store.tidy(tmp_path, sums) == ["apt/former"]
+    assert store.missing(tmp_path, sums) == ["apt/a"]
+    assert store.remove_unlisted(tmp_path, sums) == ["apt/former"]
     assert (tmp_path / "apt" / "a").exists()
 
 
@@ -81,7 +81,7 @@ def files_of(folder: Path) -> list[dict[str, str]]:
 def test_switch_is_written_last_and_removed_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An interrupted run leaves apt with one complete configuration."""
     placed: list[str] = []
-    place = sources.place
+    place = sources.write_file
 
     def dying(path: Path, content: str) -> None:
         if placed:
@@ -89,9 +89,9 @@ def test_switch_is_written_last_and_removed_first(tmp_path: Path, monkeypatch: p
         placed.append(path.name)
         place(path, content)
 
-    monkeypatch.setattr(sources, "place", dying)
+    monkeypatch.setattr(sources, "write_file", dying)
     with pytest.raises(OSError, match="no space left"):
-        sources.bring(files_of(tmp_path), check=False)
+        sources.write_files(files_of(tmp_path), check=False)
 
     assert placed == ["Packages"]
     assert not (tmp_path / "switch").exists()
@@ -99,14 +99,14 @@ def test_switch_is_written_last_and_removed_first(tmp_path: Path, monkeypatch: p
 
 def test_configuration_is_idempotent_and_removal_is_complete(tmp_path: Path) -> None:
     """Check mode only reports the changes."""
-    assert len(sources.bring(files_of(tmp_path), check=True)) == 2
+    assert len(sources.write_files(files_of(tmp_path), check=True)) == 2
     assert not list(tmp_path.iterdir())
-    assert len(sources.bring(files_of(tmp_path), check=False)) == 2
-    assert sources.bring(files_of(tmp_path), check=False) == []
-    assert len(sources.withdraw(tmp_path / "switch", tmp_path / "index", check=True)) == 2
-    assert len(sources.withdraw(tmp_path / "switch", tmp_path / "index", check=False)) == 2
+    assert len(sources.write_files(files_of(tmp_path), check=False)) == 2
+    assert sources.write_files(files_of(tmp_path), check=False) == []
+    assert len(sources.remove_files(tmp_path / "switch", tmp_path / "index", check=True)) == 2
+    assert len(sources.remove_files(tmp_path / "switch", tmp_path / "index", check=False)) == 2
     assert not list(tmp_path.iterdir())
-    assert sources.withdraw(tmp_path / "switch", tmp_path / "index", check=False) == []
+    assert sources.remove_files(tmp_path / "switch", tmp_path / "index", check=False) == []
 
 
 @pytest.mark.parametrize(
@@ -122,18 +122,18 @@ def test_configuration_is_idempotent_and_removal_is_complete(tmp_path: Path) -> 
 )
 def test_only_the_mirror_alone_passes(status: int | None, output: str, verdict: str) -> None:
     """A second source or no source fails. No answer from apt is unknown."""
-    assert effects.judge_sources("n1", OURS, status, output)["verdict"] == verdict
+    assert effects.check_sources("n1", OURS, status, output)["verdict"] == verdict
 
 
 def test_fetched_package_is_compared_with_the_index(tmp_path: Path) -> None:
     """The smallest package is fetched. Other content fails; a time-out is unknown."""
     index = "Package: big\nVersion: 1\nSize: 9\nSHA256: x\n\nPackage: small\nVersion: 2\nSize: 3\nSHA256: " + digest(b"deb") + "\n"
-    package = effects.smallest(index)
+    package = effects.smallest_package(index)
     (tmp_path / "small_2.deb").write_bytes(b"deb")
 
     assert package["Package"] == "small"
-    assert effects.judge_fetch("n1", package, tmp_path, 0, "")["verdict"] == "pass"
-    assert effects.judge_fetch("n1", package, tmp_path, None, "late")["verdict"] == "unknown"
+    assert effects.check_fetch("n1", package, tmp_path, 0, "")["verdict"] == "pass"
+    assert effects.check_fetch("n1", package, tmp_path, None, "late")["verdict"] == "unknown"
     (tmp_path / "small_2.deb").write_bytes(b"DEB")
-    assert effects.judge_fetch("n1", package, tmp_path, 0, "")["verdict"] == "fail"
-    assert effects.judge_fetch("n1", package, tmp_path / "empty", 100, "E: gone")["verdict"] == "fail"
+    assert effects.check_fetch("n1", package, tmp_path, 0, "")["verdict"] == "fail"
+    assert effects.check_fetch("n1", package, tmp_path / "empty", 100, "E: gone")["verdict"] == "fail"

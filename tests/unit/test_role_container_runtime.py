@@ -162,7 +162,7 @@ def test_host_capabilities_are_detected(tmp_path: Path) -> None:
     root = make_root(tmp_path, "00000000802405fb")
     (root / "run/systemd").mkdir(parents=True)
     (root / "run/systemd/container").write_text("podman\n", encoding="utf-8")
-    got = host.look(root, str(tmp_path), lambda _: 1, lambda _: None)
+    got = host.read_facts(root, str(tmp_path), lambda _: 1, lambda _: None)
 
     assert (got["container"], got["net_admin"], got["sys_admin"], got["mknod"]) == ("podman", False, True, False)
     assert (got["own_proc"], got["overlay"], got["fuse"], got["nvidia_ctk"]) == (False, False, False, "")
@@ -177,7 +177,7 @@ def test_trial_leaves_no_files(tmp_path: Path) -> None:
         seen.append(argv)
         return 0
 
-    assert host.takes_overlay(str(tmp_path / "not/there"), run)
+    assert host.supports_overlay(str(tmp_path / "not/there"), run)
     assert seen[0][-1].startswith(str(tmp_path))
     assert list(tmp_path.iterdir()) == []
 
@@ -203,7 +203,7 @@ class Engine:
 def make_observation(facts: Any, answers: dict[str, tuple[int, str]], **wanted: Any) -> Any:
     """Return an observation of a host with this engine."""
     defaults = {"host": "n1", "engine": "podman", "accounts": [], "log_max_mib": 1, "storage_dir": "", "apptainer_version": ""}
-    return effects.Look({**defaults, "facts": facts, **wanted}, Engine(answers))
+    return effects.Verification({**defaults, "facts": facts, **wanted}, Engine(answers))
 
 
 def verdicts(look: Any) -> dict[str, str]:
@@ -214,7 +214,7 @@ def verdicts(look: Any) -> dict[str, str]:
 def test_container_with_the_expected_output_passes() -> None:
     """The output of the container decides."""
     look = make_observation(SERVER, {"echo ran": (0, "Storing signatures\nran in a container")})
-    effects.look_at_root(look, b"")
+    effects.check_root(look, b"")
 
     assert verdicts(look) == {"run": "pass", "run.devices": "skipped", "run.log_bound": "unknown"}
 
@@ -226,7 +226,7 @@ def test_container_with_the_expected_output_passes() -> None:
 def test_container_without_the_expected_output_does_not_pass(answer: tuple[int, str], verdict: str) -> None:
     """An error fails with the engine's message; a time-out is unknown. The image is always removed."""
     look = make_observation(SERVER, {"echo ran": answer})
-    effects.look_at_root(look, b"")
+    effects.check_root(look, b"")
 
     assert verdicts(look) == {"run": verdict}
     assert answer[1] in look.verdicts[0]["reason"]
@@ -236,7 +236,7 @@ def test_container_without_the_expected_output_does_not_pass(answer: tuple[int, 
 def test_failed_import_of_the_image_fails() -> None:
     """No container is started; the reason is the import error."""
     look = make_observation(SERVER, {"import": (125, "no space left on device")})
-    effects.look_at_root(look, b"")
+    effects.check_root(look, b"")
 
     assert verdicts(look) == {"run": "fail"}
     assert "no space left on device" in look.verdicts[0]["reason"]
@@ -245,21 +245,21 @@ def test_failed_import_of_the_image_fails() -> None:
 def test_root_is_skipped_only_if_a_container_lacks_privileges() -> None:
     """The reason names the missing privilege. A container with all privileges is treated as a server."""
     look = make_observation(CONTAINER, {})
-    effects.look_at_root(look, b"")
+    effects.check_root(look, b"")
 
     assert verdicts(look) == {"run": "skipped"}
     assert look.verdicts[0]["reason"] == (
-        "this podman container gives root no CAP_MKNOD, CAP_NET_ADMIN and has read-only control groups, so root can run no container in it"
+        "this podman container gives root no CAP_MKNOD, CAP_NET_ADMIN and has read-only control groups, so root cannot run containers in it"
     )
-    assert make_observation(SERVER | {"container": "podman"}, {}).refused_to_root() == ""
-    assert make_observation(SERVER | {"mknod": False}, {}).refused_to_root() == ""
+    assert make_observation(SERVER | {"container": "podman"}, {}).root_refusal() == ""
+    assert make_observation(SERVER | {"mknod": False}, {}).root_refusal() == ""
 
 
 def test_missing_device_fails() -> None:
     """Every device node of the host must exist inside and be readable and writable."""
     facts = SERVER | {"devices": ["/dev/dri/renderD128", "/dev/dri/renderD129", "/dev/kfd"]}
     look = make_observation(facts, {"test -r": (0, "/dev/dri/renderD128\n/dev/kfd")})
-    effects.look_at_devices(look, "run", account="")
+    effects.check_devices(look, "run", account="")
 
     assert verdicts(look) == {"run.devices": "fail"}
     assert look.verdicts[0]["found"] == "/dev/dri/renderD128 /dev/kfd"
@@ -269,7 +269,7 @@ def test_missing_device_fails() -> None:
 @pytest.mark.parametrize(("engine", "word"), [("docker", "--gpus=all"), ("podman", "--device=nvidia.com/gpu=all")])
 def test_nvidia_devices_use_the_flag_of_each_engine(engine: str, word: str) -> None:
     """Docker has its own flag; podman uses the Container Device Interface, as primus-cli does."""
-    words, nodes = effects.device_words(["/dev/nvidia0", "/dev/infiniband/uverbs0"], engine)
+    words, nodes = effects.device_options(["/dev/nvidia0", "/dev/infiniband/uverbs0"], engine)
 
     assert words == [word, "--device=/dev/infiniband"]
     assert nodes == ["/dev/nvidia0", "/dev/infiniband/uverbs0"]
@@ -279,7 +279,7 @@ def test_account_without_a_home_is_unknown(monkeypatch: pytest.MonkeyPatch) -> N
     """The home folder may be mounted later."""
     monkeypatch.setattr(effects.pwd, "getpwnam", lambda _: type("Entry", (), {"pw_dir": "/nowhere/ada"}))
     look = make_observation(SERVER, {}, accounts=["ada"])
-    effects.look_at_people(look, b"")
+    effects.check_rootless(look, b"")
 
     assert verdicts(look) == {"run_without_root": "unknown"}
     assert look.run.calls == []
@@ -293,7 +293,7 @@ def test_verification_does_not_write_to_homes(tmp_path: Path, monkeypatch: pytes
         effects.pwd, "getpwnam", lambda _: type("Entry", (), {"pw_dir": str(tmp_path), "pw_uid": me.pw_uid, "pw_gid": me.pw_gid})
     )
     look = make_observation(SERVER, {"echo ran": (0, "ran in a container")}, accounts=["ada"])
-    effects.look_at_people(look, b"")
+    effects.check_rootless(look, b"")
     ((account, home),) = look.run.homes
 
     assert verdicts(look)["run_without_root"] == "pass"
@@ -306,9 +306,9 @@ def test_verification_does_not_write_to_homes(tmp_path: Path, monkeypatch: pytes
 def test_docker_is_checked_as_root_only() -> None:
     """Docker is not run without root. The daemon must answer, and a different log limit fails."""
     look = make_observation(CONTAINER, {"docker info": (1, "Cannot connect"), "inspect": (0, "9m")}, engine="docker", accounts=["ada"])
-    effects.look_at_people(look, b"")
-    effects.look_at_daemon(look)
-    effects.look_at_docker_log(look, b"")
+    effects.check_rootless(look, b"")
+    effects.check_daemon(look)
+    effects.check_docker_log(look, b"")
 
     assert verdicts(look) == {"daemon": "fail", "run.log_bound": "fail"}
 
@@ -342,6 +342,6 @@ def test_libraries_are_parsed_from_ldd() -> None:
 def test_different_apptainer_version_fails() -> None:
     """The version is compared before a container is started. A missing program fails too."""
     look = make_observation(SERVER, {"--version": (127, "")}, apptainer_version="1.4.5")
-    effects.look_at_apptainer(look, b"")
+    effects.check_apptainer(look, b"")
 
     assert verdicts(look) == {"apptainer": "fail"}

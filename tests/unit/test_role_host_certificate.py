@@ -22,12 +22,12 @@ NAMES = ("n1", "10.0.0.1", "fd00::1", "localhost")
 
 def specified(host: str = "n1", names: tuple[str, ...] = NAMES, *, days: int = 365, before: int = 60) -> Any:
     """Return the specification of a certificate."""
-    return plugin.Wish(host, names, days, before)
+    return plugin.CertificateRequest(host, names, days, before)
 
 
-def ensure(folder: Path, specification: Any, *, look_only: bool = False) -> bool:
+def ensure(folder: Path, specification: Any, *, check: bool = False) -> bool:
     """Create or renew a certificate."""
-    created: bool = plugin.bring(folder, "demo", specification, look_only=look_only)
+    created: bool = plugin.ensure_certificate(folder, "demo", specification, check=check)
     return created
 
 
@@ -51,10 +51,10 @@ def test_clients_of_the_authority_accept_every_name(tmp_path: Path) -> None:
     ensure(other, specified())
     place = installed(ca, "n1", tmp_path / "tls")
 
-    assert verdicts(effects.look("n1", place, list(NAMES), 30)) == ["pass"] * 5
-    assert verdicts(effects.look("n1", place, ["n2"], 30)) == ["fail", "unknown"]
+    assert verdicts(effects.check_certificate("n1", place, list(NAMES), 30)) == ["pass"] * 5
+    assert verdicts(effects.check_certificate("n1", place, ["n2"], 30)) == ["fail", "unknown"]
     (place / "ca.crt").write_bytes((other / "ca.crt").read_bytes())
-    assert verdicts(effects.look("n1", place, ["n1"], 30)) == ["fail", "unknown"]
+    assert verdicts(effects.check_certificate("n1", place, ["n1"], 30)) == ["fail", "unknown"]
 
 
 def test_keys_are_readable_by_their_owner_only(tmp_path: Path) -> None:
@@ -70,12 +70,12 @@ def test_second_run_signs_nothing(tmp_path: Path) -> None:
     """Check mode changes nothing before or after."""
     ca = tmp_path / "ca"
 
-    assert ensure(ca, specified(), look_only=True)
+    assert ensure(ca, specified(), check=True)
     assert not ca.exists()
     assert ensure(ca, specified())
     before = {path: path.read_bytes() for path in ca.rglob("*.*")}
     assert not ensure(ca, specified())
-    assert not ensure(ca, specified(), look_only=True)
+    assert not ensure(ca, specified(), check=True)
     assert {path: path.read_bytes() for path in ca.rglob("*.*")} == before
 
 
@@ -84,7 +84,7 @@ def test_second_run_signs_nothing(tmp_path: Path) -> None:
     [
         (specified(names=("n1", "10.0.0.2")), "the host's names changed"),
         (specified(before=364), ""),
-        (specified(before=366), "it runs out"),
+        (specified(before=366), "it expires soon"),
     ],
 )
 def test_certificate_is_renewed_before_expiry_or_for_new_names(tmp_path: Path, specification: Any, reason: str) -> None:
@@ -94,7 +94,7 @@ def test_certificate_is_renewed_before_expiry_or_for_new_names(tmp_path: Path, s
     authority = (ca / "ca.crt").read_bytes()
     now = dt.datetime.now(dt.UTC)
 
-    assert plugin.needs_new(ca, plugin.load_authority(ca), specification, now) == reason
+    assert plugin.renewal_reason(ca, plugin.load_authority(ca), specification, now) == reason
     assert ensure(ca, specification) is bool(reason)
     assert (ca / "ca.crt").read_bytes() == authority
 
@@ -107,7 +107,7 @@ def test_next_run_completes_an_interrupted_one(tmp_path: Path, left_out: str) ->
     (ca / left_out).unlink()
 
     assert ensure(ca, specified())
-    assert verdicts(effects.look("n1", installed(ca, "n1", tmp_path / "tls"), ["n1"], 30)) == ["pass", "pass"]
+    assert verdicts(effects.check_certificate("n1", installed(ca, "n1", tmp_path / "tls"), ["n1"], 30)) == ["pass", "pass"]
 
 
 @pytest.mark.parametrize("broken", ["ca.key", "ca.crt"])
@@ -140,11 +140,11 @@ def test_foreign_key_and_imminent_expiry_fail(tmp_path: Path) -> None:
     ensure(ca, specified(days=10, before=5))
     ensure(ca, specified("n2"))
     place = installed(ca, "n1", tmp_path / "tls")
-    near = effects.look("n1", place, ["n1"], 30)
+    near = effects.check_certificate("n1", place, ["n1"], 30)
     (place / "host.key").write_bytes((ca / "hosts" / "n2.key").read_bytes())
-    wrong = effects.look("n1", place, ["n1"], 1)
+    wrong = effects.check_certificate("n1", place, ["n1"], 1)
 
     assert verdicts(near) == ["pass", "fail"]
-    assert "it runs out in" in near[1]["reason"]
+    assert "it expires in" in near[1]["reason"]
     assert verdicts(wrong) == ["fail", "unknown"]
     assert all(one["fix"] for one in [*near[1:], *wrong])

@@ -30,7 +30,7 @@ def port_twice(context: ValidationContext) -> Iterator[Problem]:
     reported: set[tuple[int, tuple[str, ...]]] = set()
     for host in context.hosts:
         values = {name: value for name in names if (value := _value(context, host, name)) is not None}
-        for port, programs in filters.port_twins(filters.preflight_ports(table, groups_of.get(host, ()), values)):
+        for port, programs in filters.duplicate_ports(filters.preflight_ports(table, groups_of.get(host, ()), values)):
             if (port, programs) not in reported:
                 reported.add((port, programs))
                 yield _problem(context, host, port, [(program, filters.port_variable(program, values)) for program in programs])

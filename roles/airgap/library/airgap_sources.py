@@ -1,8 +1,8 @@
 #!/usr/bin/python
-"""Make apt read one source of ours and no other, or its own ones again: the Ansible module `airgap_sources`.
+"""Ansible module `airgap_sources`: make apt use the bundle only, or its own sources again.
 
-The switch, a file of apt's settings, is written last and removed first: a run that is killed in between leaves apt with one or with the
-other, and never with a source that is half there.
+One module instead of a loop of ansible.builtin.copy, because the order matters: the file in apt.conf.d is written last and removed first,
+so an interrupted run never leaves apt with an incomplete source. Large indexes are kept out of the diff.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 def read(path: Path) -> str:
-    """Return a file's text; empty where there is none."""
+    """Return a file's text; empty if it does not exist."""
     return path.read_text(encoding="utf-8") if path.is_file() else ""
 
 
-def place(path: Path, content: str) -> None:
-    """Write a file that everybody may read, as a whole or not at all."""
+def write_file(path: Path, content: str) -> None:
+    """Write a file with mode 0644 atomically."""
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=".primus-")
     try:
@@ -38,35 +38,35 @@ def place(path: Path, content: str) -> None:
         raise
 
 
-def bring(files: Sequence[Mapping[str, str]], *, check: bool) -> list[dict[str, str]]:
-    """Write what differs, in this order; return the differences. An index is long: its lines are not shown."""
+def write_files(files: Sequence[Mapping[str, str]], *, check: bool) -> list[dict[str, str]]:
+    """Write the files that differ, in this order; return the differences. Of long files the diff has only the number of lines."""
     diffs = []
     for file in files:
-        path, wanted = Path(file["path"]), file["content"]
+        path, content = Path(file["path"]), file["content"]
         before = read(path)
-        if before == wanted:
+        if before == content:
             continue
-        short = len(wanted) < 4096
+        short = len(content) < 4096
         diffs.append(
             {
                 "before_header": str(path),
                 "after_header": str(path),
                 "before": before if short else f"{before.count(chr(10))} lines\n",
-                "after": wanted if short else f"{wanted.count(chr(10))} lines\n",
+                "after": content if short else f"{content.count(chr(10))} lines\n",
             }
         )
         if not check:
-            place(path, wanted)
+            write_file(path, content)
     return diffs
 
 
-def withdraw(switch: Path, folder: Path, *, check: bool) -> list[dict[str, str]]:
-    """Remove what `bring` wrote; return the differences."""
+def remove_files(apt_conf: Path, folder: Path, *, check: bool) -> list[dict[str, str]]:
+    """Remove what `write_files` wrote; return the differences."""
     diffs = []
-    for path in (switch, folder):
+    for path in (apt_conf, folder):
         if not os.path.lexists(path):
             continue
-        diffs.append({"before_header": str(path), "after_header": str(path), "before": "there\n", "after": ""})
+        diffs.append({"before_header": str(path), "after_header": str(path), "before": "present\n", "after": ""})
         if check:
             continue
         if path.is_dir():
@@ -77,22 +77,22 @@ def withdraw(switch: Path, folder: Path, *, check: bool) -> list[dict[str, str]]
 
 
 def main() -> None:
-    """Read the arguments, bring or withdraw, and report."""
+    """Write or remove the files, and report."""
     text = {"type": "str", "required": True}
     spec = {
         "files": {"type": "list", "elements": "dict", "options": {"path": text, "content": text}, "required": True},
         "folder": text,
-        "switch": text,
+        "apt_conf": text,
     }
     module = AnsibleModule(argument_spec=spec, supports_check_mode=True)
-    wanted = module.params
+    options = module.params
     try:
-        if wanted["files"]:
-            diffs = bring(wanted["files"], check=module.check_mode)
+        if options["files"]:
+            diffs = write_files(options["files"], check=module.check_mode)
         else:
-            diffs = withdraw(Path(wanted["switch"]), Path(wanted["folder"]), check=module.check_mode)
+            diffs = remove_files(Path(options["apt_conf"]), Path(options["folder"]), check=module.check_mode)
     except OSError as error:
-        module.fail_json(msg=f"{error.filename}: {error.strerror}. Fix: free space on that disk, or mount it for writing")
+        module.fail_json(msg=f"{error.filename}: {error.strerror}. Fix: free space on that disk, or mount it read-write")
     module.exit_json(changed=bool(diffs), diff=diffs)
 
 

@@ -1,9 +1,9 @@
 #!/usr/bin/python
-"""Keep the files of a bundle on the host that offers them: the Ansible module `airgap_store`, which the action `airgap_fill` calls.
+"""Ansible module `airgap_store`: manage the files of a bundle on the host that serves them. The action `airgap_fill` calls it.
 
-`look` says which files are missing or have another sum; `unpack` takes files out of an archive, each under its name only once its sum was
-compared; `tidy` removes what the bundle does not hold any more. A folder with files of somebody else's is refused: a mark says of a folder
-that it is ours to tidy and to remove.
+`list` returns the files that are missing or have another checksum; `unpack` extracts files from an archive and renames each after its
+checksum was compared; `remove_unlisted` removes files that are not in the bundle. A marker file shows that the role owns the folder; a
+folder with other files and without the marker is refused. ansible.posix.synchronize has no such checks and needs rsync on both sides.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BLOCK_BYTES = 1 << 20
 MARK = ".primus-airgap"
 
 
-def sum_of(path: Path) -> str:
+def sha256_of(path: Path) -> str:
     """Return the SHA-256 of a file."""
     digest = hashlib.sha256()
     with path.open("rb") as stream:
@@ -33,24 +33,24 @@ def sum_of(path: Path) -> str:
     return digest.hexdigest()
 
 
-def lacking(folder: Path, sums: Mapping[str, str]) -> list[str]:
-    """Return the paths that are missing or have another sum."""
-    return [path for path, wanted in sums.items() if not (folder / path).is_file() or sum_of(folder / path) != wanted]
+def missing(folder: Path, sums: Mapping[str, str]) -> list[str]:
+    """Return the paths of files that do not exist or have another checksum."""
+    return [path for path, wanted in sums.items() if not (folder / path).is_file() or sha256_of(folder / path) != wanted]
 
 
-def surplus(folder: Path, sums: Mapping[str, str]) -> list[str]:
-    """Return the paths of files that are no part of the bundle."""
+def unlisted(folder: Path, sums: Mapping[str, str]) -> list[str]:
+    """Return the paths of files that are not in the bundle."""
     found = (Path(top) / name for top, _, names in os.walk(folder) for name in names)
-    return sorted(path for path in (str(one.relative_to(folder)) for one in found) if path not in sums and path != MARK)
+    return sorted(path for path in (str(file.relative_to(folder)) for file in found) if path not in sums and path != MARK)
 
 
-def foreign(folder: Path, beside: Sequence[str]) -> str:
-    """Return some of the files beside a bundle's where the folder was never ours, nothing otherwise."""
-    return "" if (folder / MARK).exists() else ", ".join(beside[:3])
+def foreign_files(folder: Path, unlisted_files: Sequence[str]) -> str:
+    """Return some of the unlisted files if the folder is not the role's own, else an empty text."""
+    return "" if (folder / MARK).exists() else ", ".join(unlisted_files[:3])
 
 
 def unpack(archive: Path, folder: Path, sums: Mapping[str, str]) -> list[str]:
-    """Take files out of an archive; return the paths of those whose sum is another one."""
+    """Extract files from an archive; return the paths of files with another checksum."""
     wrong = []
     folder.mkdir(mode=0o755, parents=True, exist_ok=True)
     (folder / MARK).touch(mode=0o644)
@@ -69,7 +69,7 @@ def unpack(archive: Path, folder: Path, sums: Mapping[str, str]) -> list[str]:
                     stream.write(block)
                 stream.flush()
                 os.fsync(stream.fileno())
-            if sum_of(fresh) != sums[member.name]:
+            if sha256_of(fresh) != sums[member.name]:
                 fresh.unlink()
                 wrong.append(member.name)
                 continue
@@ -78,39 +78,39 @@ def unpack(archive: Path, folder: Path, sums: Mapping[str, str]) -> list[str]:
     return wrong
 
 
-def tidy(folder: Path, sums: Mapping[str, str]) -> list[str]:
-    """Remove files that are no part of the bundle; return their paths."""
-    gone = surplus(folder, sums)
-    for path in gone:
+def remove_unlisted(folder: Path, sums: Mapping[str, str]) -> list[str]:
+    """Remove files that are not in the bundle; return their paths."""
+    removed = unlisted(folder, sums)
+    for path in removed:
         (folder / path).unlink()
-    return gone
+    return removed
 
 
 def main() -> None:
-    """Read the arguments, do one step, and report."""
+    """Run one step and report."""
     spec = {
-        "step": {"type": "str", "choices": ["look", "unpack", "tidy"], "required": True},
+        "step": {"type": "str", "choices": ["list", "unpack", "remove_unlisted"], "required": True},
         "folder": {"type": "str", "required": True},
-        "sums": {"type": "str", "required": True},  # JSON: a dictionary of thousands is passed as it is
+        "sums": {"type": "str", "required": True},  # JSON text, which Ansible passes on without checking thousands of entries
         "archive": {"type": "str", "default": ""},
     }
     module = AnsibleModule(argument_spec=spec, supports_check_mode=True)
     step, folder, sums = module.params["step"], Path(module.params["folder"]), json.loads(module.params["sums"])
     found: dict[str, list[str]] = {}
     try:
-        if step == "look":
-            found = {"lacking": lacking(folder, sums), "surplus": surplus(folder, sums)}
-            if theirs := foreign(folder, found["surplus"]):
-                module.fail_json(msg=f"{folder} holds what no bundle brought: {theirs}. Fix: set airgap_mirror_dir to a folder of its own")
+        if step == "list":
+            found = {"missing": missing(folder, sums), "unlisted": unlisted(folder, sums)}
+            if others := foreign_files(folder, found["unlisted"]):
+                module.fail_json(msg=f"{folder} has files of others: {others}. Fix: set airgap_mirror_dir to an empty or new folder")
         elif step == "unpack":
             found = {"wrong": unpack(Path(module.params["archive"]), folder, sums)}
         else:
-            found = {"gone": tidy(folder, sums)}
+            found = {"removed": remove_unlisted(folder, sums)}
     except OSError as error:
         module.fail_json(
             msg=f"{error.filename or folder}: {error.strerror}. Fix: free space on that disk, or set airgap_mirror_dir to another"
         )
-    module.exit_json(changed=step != "look", **found)
+    module.exit_json(changed=step != "list", **found)
 
 
 if __name__ == "__main__":

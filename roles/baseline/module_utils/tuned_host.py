@@ -1,7 +1,7 @@
 # ruff: noqa: INP001 - Ansible gives it its package: ansible.module_utils
-"""A host as the module `host_tuning` reads and changes it: the only place that touches files and programs of the host.
+"""The host as `host_tuning` and `host_effects` access it: reads and writes files, runs programs, collects changes and verdicts.
 
-It records what changed and what each check found, and knows check mode, in which nothing is written.
+In check mode nothing is written.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ REFUSALS = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 def run_program(argv: Sequence[str]) -> tuple[int, str]:
-    """Run a program of the host; return its exit status and its output, both streams together."""
+    """Run a program; return its exit code and its output, both streams together."""
     try:
         done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=300)
     except FileNotFoundError:
@@ -37,14 +37,14 @@ class Host:
     """The host; `root` is `/` except in tests."""
 
     def __init__(self, name: str, *, check: bool, root: str = "/", run: Runner = run_program) -> None:
-        """Find out whether this is a container, and whose."""
+        """Detect whether this host is a container."""
         self.name = name
         self.check = check
         self.root = Path(root)
         self.run = run
         self.diffs: list[dict[str, str]] = []
         self.verdicts: list[dict[str, Any]] = []
-        self.broken: list[str] = []
+        self.failures: list[str] = []
         self.container = self._container()
 
     def _container(self) -> str:
@@ -54,52 +54,51 @@ class Host:
         marks = {"/run/.containerenv": "podman", "/.dockerenv": "docker"}
         return next((kind for path, kind in marks.items() if self.at(path).exists()), "")
 
-    def below(self, what: str) -> str:
-        """Say that something belongs to the machine below this container; empty where this is none."""
-        return f"{what} belongs to the machine below this {self.container} container" if self.container else ""
+    def machine_reason(self, what: str) -> str:
+        """Return why a container cannot change something of its machine; empty if this host is no container."""
+        return f"{what} belongs to the machine that runs this {self.container} container" if self.container else ""
 
     def at(self, path: str) -> Path:
-        """Return where an absolute path of the host lies."""
+        """Return an absolute path of the host below `root`."""
         return self.root / path.lstrip("/")
 
     def read(self, path: str) -> str | None:
-        """Return a file's text, or None where there is no such file."""
+        """Return a file's text, or None if it does not exist."""
         try:
             return self.at(path).read_text(encoding="utf-8")
         except FileNotFoundError:
             return None
 
     def changed(self, what: str, before: str, after: str) -> None:
-        """Record a change, made or (in check mode) due."""
+        """Record a change; in check mode, one that would be made."""
         ends = [text if not text or text.endswith("\n") else f"{text}\n" for text in (before, after)]
         self.diffs.append({"before_header": what, "after_header": what, "before": ends[0], "after": ends[1]})
 
-    def judge(self, check: str, verdict: str, **evidence: str) -> None:
-        """Record one verdict; `evidence` is its expected and found, and reason and fix where there are any."""
+    def record(self, check: str, verdict: str, **evidence: str) -> None:
+        """Record one verdict; `evidence` has expected and found, and reason and fix if any."""
         record = {"check": f"baseline.{check}", "host": self.name, "verdict": verdict, **evidence}
         self.verdicts.append({**record, "source": SOURCE, "schema": "primus.verdict/1", "started": time.time()})
 
-    def settled(self, check: str, *, expected: str, found: str) -> None:
-        """Record a value that was just changed: in force now, or (in check mode) still the old one."""
+    def record_applied(self, check: str, *, expected: str, found: str) -> None:
+        """Record the verdict of a value that was just changed; in check mode it is still the old one."""
         if self.check:
-            self.judge(check, "fail", expected=expected, found=found, reason="not in force yet", fix="apply the phase baseline")
+            self.record(check, "fail", expected=expected, found=found, reason="not in effect yet", fix="apply the phase baseline")
         else:
-            self.judge(check, "pass", expected=expected, found=expected)
+            self.record(check, "pass", expected=expected, found=expected)
 
-    def broke(self, check: str, *, expected: str, found: str, reason: str, fix: str) -> None:
-        """Record what could not be brought to its value although this host should allow it: the task fails at its end."""
-        self.judge(check, "fail", expected=expected, found=found, reason=reason, fix=fix)
-        self.broken.append(f"{check}: {reason}. Fix: {fix}")
+    def fail(self, check: str, *, expected: str, found: str, reason: str, fix: str) -> None:
+        """Record a setting that could not be applied; the task fails at its end."""
+        self.record(check, "fail", expected=expected, found=found, reason=reason, fix=fix)
+        self.failures.append(f"{check}: {reason}. Fix: {fix}")
 
-    def write(self, path: str, content: str, *, mode: int = 0o644, tell: str = "") -> bool:
-        """Make a file hold exactly this text; an empty text means that there is no such file.
+    def write(self, path: str, content: str, *, mode: int = 0o644, notify: str = "") -> bool:
+        """Write a file with exactly this text; an empty text removes the file.
 
         Args:
-            path: Absolute.
+            path: Absolute path.
             content: The whole text.
             mode: Permission bits.
-            tell: Who has to be told (`told` does it). The mark is set before the file changes, so that a run that is
-                killed in between leaves it.
+            notify: Name of the marker for `run_pending`. It is written before the file changes, so that an interrupted run leaves it.
 
         Returns:
             Whether the file differed.
@@ -111,8 +110,8 @@ class Host:
         self.changed(path, before or "", content)
         if self.check:
             return True
-        if tell:
-            mark = self.at(f"{MARKS}/{tell}.pending")
+        if notify:
+            mark = self.at(f"{MARKS}/{notify}.pending")
             mark.parent.mkdir(parents=True, exist_ok=True)
             mark.touch()
         if content:
@@ -122,27 +121,31 @@ class Host:
         return True
 
     def pending(self, name: str) -> bool:
-        """Say whether a program has yet to be told about its changed files."""
+        """Return whether a command still has to run because its files changed."""
         return self.at(f"{MARKS}/{name}.pending").exists()
 
-    def told(self, name: str) -> None:
-        """Take the mark away."""
+    def clear_pending(self, name: str) -> None:
+        """Remove the marker."""
         self.at(f"{MARKS}/{name}.pending").unlink(missing_ok=True)
 
-    def tell(self, name: str, argv: Sequence[str]) -> None:
-        """Tell a program about its changed files, those of this run or of one that was killed."""
+    def run_pending(self, name: str, argv: Sequence[str]) -> None:
+        """Run a command if its files changed in this run, or in one that was interrupted."""
         if self.check or not self.pending(name):
             return
         status, output = self.run(argv)
         if status:
-            reason = f"`{' '.join(argv)}` ended with {status}: {output}"
-            self.broke(name, expected="exit 0", found=f"exit {status}", reason=reason, fix="mend what it says, then run again")
+            reason = f"`{' '.join(argv)}` exited with {status}: {output}"
+            self.fail(name, expected="exit 0", found=f"exit {status}", reason=reason, fix="correct the reported error, then apply again")
             return
-        self.changed(name, "not told about its changed files", " ".join(argv))
-        self.told(name)
+        self.changed(name, "files changed since its last start", " ".join(argv))
+        self.clear_pending(name)
 
     def set_kernel_file(self, path: str, value: str) -> str:
-        """Write a kernel value; return why this host does not allow it, or an empty string. A refused value is raised."""
+        """Write a kernel value; return why this host does not allow it, or an empty string.
+
+        Raises:
+            OSError: The kernel refuses the value itself.
+        """
         if self.check:
             return "" if os.access(self.at(path), os.W_OK) else f"{path} is read-only here"
         try:
@@ -165,7 +168,7 @@ def _replace(target: Path, content: str, mode: int) -> None:
         fresh.replace(target)
     except OSError as error:
         fresh.unlink()
-        # A container's /etc/hosts is a mount and cannot be replaced, only rewritten.
+        # In a container /etc/hosts is a mount, which can be rewritten but not replaced.
         if error.errno != errno.EBUSY:
             raise OSError(error.errno, error.strerror, str(target)) from error
         target.write_text(content, encoding="utf-8")

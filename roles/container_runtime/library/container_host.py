@@ -1,7 +1,8 @@
 #!/usr/bin/python
-"""See what a host lets a container engine do, and which devices it has: the Ansible module `container_host`, which changes nothing.
+"""Ansible module `container_host`: read which namespaces, storage drivers and devices a container engine can use. Changes nothing.
 
-What a namespace or a file system allows is tried, in namespaces that end with the trial; nothing is concluded from a kind of host alone.
+ansible.builtin.setup has no such facts. The module tries namespaces and mounts in temporary namespaces instead of deriving the result from
+the kind of host.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     Runner = Callable[[Sequence[str]], int]
 
-# Bits of capabilities(7), include/uapi/linux/capability.h.
+# Bit numbers of capabilities(7), include/uapi/linux/capability.h.
 CAPABILITIES = {"net_admin": 12, "sys_admin": 21, "mknod": 27}
 TRIAL_S = 20
 NAMESPACES = ["unshare", "--user", "--map-root-user", "--mount"]
@@ -30,7 +31,7 @@ NODES = ("kfd", "dri/renderD*", "nvidia[0-9]*", "infiniband/uverbs*")
 
 
 def run_trial(argv: Sequence[str]) -> int:
-    """Run a trial; return its exit status, 127 where it cannot be run at all."""
+    """Run a command; return its exit code, 127 if it cannot be run or times out."""
     try:
         return subprocess.run(argv, capture_output=True, check=False, timeout=TRIAL_S).returncode
     except (OSError, subprocess.TimeoutExpired):
@@ -38,7 +39,7 @@ def run_trial(argv: Sequence[str]) -> int:
 
 
 def container_kind(root: Path) -> str:
-    """Return the kind of container that this host is, or nothing."""
+    """Return the kind of container that this host is, or an empty string."""
     named = root / "run/systemd/container"
     if named.is_file():
         return named.read_text(encoding="utf-8").strip()
@@ -47,48 +48,48 @@ def container_kind(root: Path) -> str:
 
 
 def capabilities(status: str) -> dict[str, bool]:
-    """Return which of the capabilities that matter the text of /proc/self/status shows in force."""
-    word = next((line.split()[1] for line in status.splitlines() if line.startswith("CapEff:")), "0")
-    return {name: bool(int(word, 16) >> bit & 1) for name, bit in CAPABILITIES.items()}
+    """Return which of CAPABILITIES are effective, from the text of /proc/self/status."""
+    mask = next((line.split()[1] for line in status.splitlines() if line.startswith("CapEff:")), "0")
+    return {name: bool(int(mask, 16) >> bit & 1) for name, bit in CAPABILITIES.items()}
 
 
 def cgroups(root: Path) -> dict[str, Any]:
-    """Return the version of the control groups, and whether groups can be made: read-only ones give no container its limits."""
+    """Return the version of the control groups, and whether they are writable, which limits of containers need."""
     base = root / "sys/fs/cgroup"
     version = 2 if (base / "cgroup.controllers").exists() else 1
     tree = base if version == 2 else base / "pids"
     return {"cgroup_version": version, "cgroup_writable": tree.is_dir() and os.access(tree, os.W_OK)}
 
 
-def takes_overlay(folder: str, run: Runner) -> bool:
-    """Return whether a file system takes layers stacked by the kernel, for somebody without root too."""
+def supports_overlay(folder: str, run: Runner) -> bool:
+    """Return whether overlay mounts work on a file system, also without root."""
     existing = next(path for path in [Path(folder), *Path(folder).parents] if path.is_dir())
-    with tempfile.TemporaryDirectory(dir=existing, prefix=".primus-overlay-") as place:
+    with tempfile.TemporaryDirectory(dir=existing, prefix=".primus-overlay-") as folder_path:
         for name in ("lower", "upper", "work", "merged"):
-            Path(place, name).mkdir()
-        return run([*NAMESPACES, "/bin/sh", "-c", OVERLAY, "sh", place]) == 0
+            Path(folder_path, name).mkdir()
+        return run([*NAMESPACES, "/bin/sh", "-c", OVERLAY, "sh", folder_path]) == 0
 
 
-def everybody_may_open(path: Path) -> bool:
-    """Return whether a device is there and open to every account."""
+def world_accessible(path: Path) -> bool:
+    """Return whether a device exists and every account can open it."""
     return path.exists() and stat.S_IMODE(path.stat().st_mode) & 0o006 == 0o006
 
 
-def look(root: Path, storage_dir: str, run: Runner, which: Callable[[str], str | None]) -> dict[str, Any]:
-    """Return the facts that the role and its verification decide by."""
+def read_facts(root: Path, storage_dir: str, run: Runner, which: Callable[[str], str | None]) -> dict[str, Any]:
+    """Return the facts for the role and its verification."""
     devices = sorted(f"/{node.relative_to(root)}" for pattern in NODES for node in (root / "dev").glob(pattern))
     return {
         "container": container_kind(root),
         **capabilities((root / "proc/self/status").read_text(encoding="utf-8")),
         **cgroups(root),
         "own_proc": run([*NAMESPACES, "--pid", "--fork", "--mount-proc", "true"]) == 0,
-        "overlay": takes_overlay(storage_dir, run),
-        "fuse": which("fuse-overlayfs") is not None and everybody_may_open(root / "dev/fuse"),
-        "tun": everybody_may_open(root / "dev/net/tun"),
+        "overlay": supports_overlay(storage_dir, run),
+        "fuse": which("fuse-overlayfs") is not None and world_accessible(root / "dev/fuse"),
+        "tun": world_accessible(root / "dev/net/tun"),
         "devices": devices,
         "nvidia_ctk": which("nvidia-ctk") or "",
         "nvidia_runtime": which("nvidia-container-runtime") or "",
-        # The toolkit's own unit, from 1.18 on, does what ours does.
+        # From version 1.18 on the toolkit has its own unit for the CDI description.
         "nvidia_refreshes": any(
             (root / folder / "nvidia-cdi-refresh.service").exists() for folder in ("etc/systemd/system", "lib/systemd/system")
         ),
@@ -96,9 +97,9 @@ def look(root: Path, storage_dir: str, run: Runner, which: Callable[[str], str |
 
 
 def main() -> None:
-    """Look, and hand over what was found."""
+    """Return the facts as `host`."""
     module = AnsibleModule(argument_spec={"storage_dir": {"type": "path", "required": True}}, supports_check_mode=True)
-    module.exit_json(changed=False, host=look(Path("/"), module.params["storage_dir"], run_trial, shutil.which))
+    module.exit_json(changed=False, host=read_facts(Path("/"), module.params["storage_dir"], run_trial, shutil.which))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 #!/usr/bin/python
-"""Run containers as root and as people do, and see what they see: the Ansible module `container_runtime_effects`.
+"""Ansible module `container_runtime_effects`: run containers as root and as an account, and verify their devices and log limits.
 
-The image is made here of the host's own shell, so no registry and no network are needed; image and containers are gone at the end.
+The module builds the image from the host's own shell, so it needs no registry and no network, and removes image and containers at the end.
+containers.podman has no such verification.
 """
 
 from __future__ import annotations
@@ -34,34 +35,37 @@ IMAGE = "localhost/primus-verify:1"
 PROGRAMS = ("/bin/sh", "/bin/ls", "/bin/sleep")
 CALL_S = 120
 PRINTED = "ran in a container"
-# Not /tmp: another account could take the name first. Not /run: programs may not be executed there.
+# Not /tmp: another account could create the folder first. Not /run: it is mounted noexec.
 HOMES = "/var/lib/primus/verify"
 MIB = 1 << 20
 
 
 def run_program(argv: Sequence[str], *, account: str = "", data: bytes = b"", home: str = "") -> tuple[int, str]:
-    """Run a program; return its status and output. A time-out is status 124, as timeout(1) says it.
+    """Run a program; return its exit code and output. After a timeout the exit code is 124, as with timeout(1).
 
     Args:
-        argv: the program and its words.
-        account: as whom it runs; by default root.
-        data: its standard input.
-        home: where the account's engine keeps images, in place of its home; settings are those of the account.
+        argv: The program and its arguments.
+        account: The account that runs it; empty = root.
+        data: Its standard input.
+        home: Folder for the images of the account's engine, instead of its home folder. The account's settings apply.
     """
-    words: dict[str, Any] = {"env": {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root"}, "cwd": "/"}
-    words["env"]["PODMAN_IGNORE_CGROUPSV1_WARNING"] = "1"
+    keywords: dict[str, Any] = {
+        "env": {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root"},
+        "cwd": "/",
+    }
+    keywords["env"]["PODMAN_IGNORE_CGROUPSV1_WARNING"] = "1"
     if account:
         entry = pwd.getpwnam(account)
-        words["env"] |= {"HOME": entry.pw_dir, "USER": account, "LOGNAME": account}
+        keywords["env"] |= {"HOME": entry.pw_dir, "USER": account, "LOGNAME": account}
         if Path(f"/run/user/{entry.pw_uid}").is_dir():
-            words["env"]["XDG_RUNTIME_DIR"] = f"/run/user/{entry.pw_uid}"
+            keywords["env"]["XDG_RUNTIME_DIR"] = f"/run/user/{entry.pw_uid}"
         if home:
-            words["env"] |= {"HOME": home, "XDG_CONFIG_HOME": f"{entry.pw_dir}/.config"}
-            words["env"].setdefault("XDG_RUNTIME_DIR", home)
-        words |= {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": os.getgrouplist(account, entry.pw_gid)}
+            keywords["env"] |= {"HOME": home, "XDG_CONFIG_HOME": f"{entry.pw_dir}/.config"}
+            keywords["env"].setdefault("XDG_RUNTIME_DIR", home)
+        keywords |= {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": os.getgrouplist(account, entry.pw_gid)}
     try:
         done = subprocess.run(
-            argv, input=data, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False, timeout=CALL_S, umask=0o022, **words
+            argv, input=data, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False, timeout=CALL_S, umask=0o022, **keywords
         )
     except subprocess.TimeoutExpired:
         return 124, f"no answer within {CALL_S} s"
@@ -71,12 +75,12 @@ def run_program(argv: Sequence[str], *, account: str = "", data: bytes = b"", ho
 
 
 def libraries_in(output: str) -> list[str]:
-    """Return the files that ldd(1) names."""
+    """Return the files in the output of ldd(1)."""
     return re.findall(r"(?m)(?:=>\s+|^\s+)(/\S+)\s+\(0x", output)
 
 
 def make_image(run: Runner) -> bytes:
-    """Return an archive with the host's own shell, `ls` and `sleep`, and the libraries that they need."""
+    """Return an archive with the host's own shell, `ls` and `sleep`, and their libraries."""
     files = set(PROGRAMS)
     for program in PROGRAMS:
         files |= set(libraries_in(run(["ldd", program])[1]))
@@ -90,80 +94,82 @@ def make_image(run: Runner) -> bytes:
     return stream.getvalue()
 
 
-class Look:
-    """The verification of one host; verdicts gather in `verdicts`."""
+class Verification:
+    """The verification of one host; collects `verdicts`."""
 
-    def __init__(self, wanted: Mapping[str, Any], run: Runner = run_program) -> None:
-        """Keep what is wanted and how to run programs."""
-        self.wanted = wanted
-        self.facts: Mapping[str, Any] = wanted["facts"]
-        self.engine: str = wanted["engine"]
+    def __init__(self, options: Mapping[str, Any], run: Runner = run_program) -> None:
+        """Store the module's options and how to run programs."""
+        self.options = options
+        self.facts: Mapping[str, Any] = options["facts"]
+        self.engine: str = options["engine"]
         self.run = run
         self.verdicts: list[dict[str, Any]] = []
 
-    def judge(self, check: str, verdict: str, **evidence: str) -> None:
-        """Record one verdict; evidence is expected and found, and reason and fix where it is no pass."""
-        record = {
+    def record(self, check: str, verdict: str, **evidence: str) -> None:
+        """Record one verdict; evidence has expected and found, and reason and fix if it is no pass."""
+        fields = {
             "check": f"container_runtime.{check}",
-            "host": self.wanted["host"],
+            "host": self.options["host"],
             "verdict": verdict,
             "expected": "",
             "found": "",
             **evidence,
         }
-        self.verdicts.append({**record, "source": SOURCE, "started": time.time(), "schema": SCHEMA})
+        self.verdicts.append({**fields, "source": SOURCE, "started": time.time(), "schema": SCHEMA})
 
     def compare(self, check: str, *, expected: str, found: str, fix: str) -> None:
-        """Pass where both are equal, unknown where nothing was found, else fail."""
+        """Record a pass if both are equal, unknown if nothing was found, else a fail."""
         if found == expected:
-            self.judge(check, "pass", expected=expected, found=found)
+            self.record(check, "pass", expected=expected, found=found)
             return
-        reason = f"expected {expected}, found {found}" if found else "nobody could say"
-        self.judge(check, "fail" if found else "unknown", expected=expected, found=found, reason=reason, fix=fix)
+        reason = f"expected {expected}, found {found}" if found else "the command returned nothing"
+        self.record(check, "fail" if found else "unknown", expected=expected, found=found, reason=reason, fix=fix)
 
-    def refused_to_root(self) -> str:
-        """Say why this host lets root run no container; empty where it does."""
+    def root_refusal(self) -> str:
+        """Return why root cannot run containers on this host; empty if it can."""
         if not self.facts["container"]:
             return ""
-        lacks = [name for name in ("mknod", "net_admin") if not self.facts[name]]
-        parts = [f"gives root no {', '.join(f'CAP_{name.upper()}' for name in lacks)}"] if lacks else []
+        missing = [name for name in ("mknod", "net_admin") if not self.facts[name]]
+        parts = [f"gives root no {', '.join(f'CAP_{name.upper()}' for name in missing)}"] if missing else []
         parts += [] if self.facts["cgroup_writable"] else ["has read-only control groups"]
-        return f"this {self.facts['container']} container {' and '.join(parts)}, so root can run no container in it" if parts else ""
+        return f"this {self.facts['container']} container {' and '.join(parts)}, so root cannot run containers in it" if parts else ""
 
 
-def look_at_root(look: Look, image: bytes) -> None:
-    """Run a container as root, where this host lets root do it."""
-    if reason := look.refused_to_root():
-        look.judge("run", "skipped", expected=PRINTED, reason=reason)
+def check_root(verification: Verification, image: bytes) -> None:
+    """Run a container as root, if this host allows it."""
+    if reason := verification.root_refusal():
+        verification.record("run", "skipped", expected=PRINTED, reason=reason)
         return
-    look_at_run(look, "run", image, account="")
+    check_run(verification, "run", image, account="")
 
 
-def look_at_people(look: Look, image: bytes) -> None:
-    """Run a container as the first account that the inventory names; docker's socket is for root alone."""
-    if look.engine != "podman":
+def check_rootless(verification: Verification, image: bytes) -> None:
+    """Run a container as the first account of the inventory, with podman only: docker's socket belongs to root."""
+    if verification.engine != "podman":
         return
-    accounts = look.wanted["accounts"]
+    accounts = verification.options["accounts"]
     if not accounts:
-        look.judge("run_without_root", "skipped", expected=PRINTED, reason="the inventory names no account that runs containers")
+        verification.record("run_without_root", "skipped", expected=PRINTED, reason="container_runtime_accounts is empty")
         return
     account = accounts[0]
     home = pwd.getpwnam(account).pw_dir
     if not Path(home).is_dir():
-        reason = f"{account} has no home folder {home}, so podman has no place for its images"
-        look.judge("run_without_root", "unknown", expected=PRINTED, reason=reason, fix="make or mount the home folder, then verify again")
+        reason = f"{account} has no home folder {home}, which podman needs for its images"
+        verification.record(
+            "run_without_root", "unknown", expected=PRINTED, reason=reason, fix="create or mount the home folder, then verify again"
+        )
         return
-    with own_home(account) as folder:
-        at_home = Look(look.wanted, lambda argv, **how: look.run(argv, **how, home=folder))
-        look_at_run(at_home, "run_without_root", image, account=account)
-        # It ends the process that holds the account's namespace open, which belongs to this folder.
-        at_home.run([look.engine, "system", "migrate"], account=account)
-    look.verdicts += at_home.verdicts
+    with temporary_home(account) as folder:
+        at_temporary_home = Verification(verification.options, lambda argv, **how: verification.run(argv, **how, home=folder))
+        check_run(at_temporary_home, "run_without_root", image, account=account)
+        # Stops the process that holds the account's namespace open and uses this folder.
+        at_temporary_home.run([verification.engine, "system", "migrate"], account=account)
+    verification.verdicts += at_temporary_home.verdicts
 
 
 @contextlib.contextmanager
-def own_home(account: str) -> Iterator[str]:
-    """Give an account a folder for the images of this verification, and remove it: the account's own home stays as it is."""
+def temporary_home(account: str) -> Iterator[str]:
+    """Create a folder for an account's images and remove it at the end, so that the account's home folder stays unchanged."""
     entry = pwd.getpwnam(account)
     Path(HOMES).mkdir(mode=0o711, parents=True, exist_ok=True)
     folder = tempfile.mkdtemp(prefix=f"{account}-", dir=HOMES)
@@ -174,142 +180,146 @@ def own_home(account: str) -> Iterator[str]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def look_at_run(look: Look, check: str, image: bytes, *, account: str) -> None:
-    """Import the image, run it, look at devices and at the log's bound, and leave nothing behind."""
-    imported, output = look.run([look.engine, "import", "-", IMAGE], account=account, data=image)
+def check_run(verification: Verification, check: str, image: bytes, *, account: str) -> None:
+    """Import the image, run it, check devices and log limit, and remove the image."""
+    imported, output = verification.run([verification.engine, "import", "-", IMAGE], account=account, data=image)
     who = account or "root"
-    fix = f"as {who}, run `{look.engine} run --rm {IMAGE} /bin/sh -c 'echo x'` and read what it says; see docs/container-runtime.md"
+    fix = f"as {who}, run `{verification.engine} run --rm {IMAGE} /bin/sh -c 'echo x'` and read its error; see docs/container-runtime.md"
     try:
         status, printed = (
             (imported, output)
             if imported
-            else look.run([look.engine, "run", "--rm", "--network=host", IMAGE, "/bin/sh", "-c", f"echo {PRINTED}"], account=account)
+            else verification.run(
+                [verification.engine, "run", "--rm", "--network=host", IMAGE, "/bin/sh", "-c", f"echo {PRINTED}"], account=account
+            )
         )
-        found = PRINTED if status == 0 and PRINTED in printed.splitlines() else printed[-300:] or f"status {status}"
+        found = PRINTED if status == 0 and PRINTED in printed.splitlines() else printed[-300:] or f"exit code {status}"
         verdict = "pass" if found == PRINTED else "unknown" if status == 124 else "fail"
         reason = {} if verdict == "pass" else {"reason": f"{who} cannot run a container: {found}", "fix": fix}
-        look.judge(check, verdict, expected=PRINTED, found=found, **reason)
+        verification.record(check, verdict, expected=PRINTED, found=found, **reason)
         if verdict == "pass":
-            look_at_devices(look, check, account=account)
-            look_at_log(look, check, account=account)
+            check_devices(verification, check, account=account)
+            check_log(verification, check, account=account)
     finally:
-        look.run([look.engine, "rmi", "--force", IMAGE], account=account)
+        verification.run([verification.engine, "rmi", "--force", IMAGE], account=account)
 
 
-def device_words(devices: Sequence[str], engine: str) -> tuple[list[str], list[str]]:
-    """Return the engine's words for the host's GPUs and fabric (as primus-cli gives them), and the nodes to look for inside."""
-    words, nodes = [], []
+def device_options(devices: Sequence[str], engine: str) -> tuple[list[str], list[str]]:
+    """Return the engine's options for GPUs and RDMA devices, as primus-cli passes them, and the device nodes to check."""
+    arguments, nodes = [], []
     if "/dev/kfd" in devices:
-        words += ["--device=/dev/kfd", "--device=/dev/dri"]
+        arguments += ["--device=/dev/kfd", "--device=/dev/dri"]
         nodes += [node for node in devices if node == "/dev/kfd" or node.startswith("/dev/dri/")]
     if any(node.startswith("/dev/nvidia") for node in devices):
-        words.append("--gpus=all" if engine == "docker" else "--device=nvidia.com/gpu=all")
+        arguments.append("--gpus=all" if engine == "docker" else "--device=nvidia.com/gpu=all")
         nodes += [node for node in devices if node.startswith("/dev/nvidia")]
     if any(node.startswith("/dev/infiniband/") for node in devices):
-        words.append("--device=/dev/infiniband")
+        arguments.append("--device=/dev/infiniband")
         nodes += [node for node in devices if node.startswith("/dev/infiniband/")]
-    return words, nodes
+    return arguments, nodes
 
 
-def look_at_devices(look: Look, check: str, *, account: str) -> None:
-    """See whether a container has the GPU's and the fabric's devices, and may open them."""
-    words, nodes = device_words(look.facts["devices"], look.engine)
+def check_devices(verification: Verification, check: str, *, account: str) -> None:
+    """Check that a container has the GPU and RDMA devices and can open them."""
+    arguments, nodes = device_options(verification.facts["devices"], verification.engine)
     if not nodes:
-        look.judge(f"{check}.devices", "skipped", reason="this host has no devices of GPUs or of an RDMA fabric")
+        verification.record(f"{check}.devices", "skipped", reason="this host has no GPU or RDMA devices")
         return
     tests = "; ".join(f"test -r {node} && test -w {node} && echo {node}" for node in nodes)
-    command = [look.engine, "run", "--rm", "--network=host", *words, IMAGE, "/bin/sh", "-c", f"{tests}; true"]
-    status, printed = look.run(command, account=account)
+    command = [verification.engine, "run", "--rm", "--network=host", *arguments, IMAGE, "/bin/sh", "-c", f"{tests}; true"]
+    status, printed = verification.run(command, account=account)
     found = " ".join(line for line in printed.splitlines() if line in nodes) if status == 0 else printed[-300:]
-    whose = account or "root"
-    fix = f"see `ls -l {' '.join(nodes[:3])}` and the groups of {whose}; for NVIDIA `nvidia-ctk cdi list`; apply the phases gpu and runtime"
-    look.compare(f"{check}.devices", expected=" ".join(nodes), found=found or "none", fix=fix)
+    who = account or "root"
+    fix = f"compare `ls -l {' '.join(nodes[:3])}` with `id {who}` (NVIDIA: `nvidia-ctk cdi list`), then apply the phases gpu and runtime"
+    verification.compare(f"{check}.devices", expected=" ".join(nodes), found=found or "none", fix=fix)
 
 
-def look_at_log(look: Look, check: str, *, account: str) -> None:
-    """See which bound the log of a fresh container has, as the engine itself started it."""
-    if look.engine == "docker":
+def check_log(verification: Verification, check: str, *, account: str) -> None:
+    """Check the log limit of a new container."""
+    if verification.engine == "docker":
         template = '{{ index .HostConfig.LogConfig.Config "max-size" }}'
-        expected = f"{look.wanted['log_max_mib']}m"
-        _, found = look.run(["docker", "create", IMAGE, "/bin/sh"], account=account)
+        expected = f"{verification.options['log_max_mib']}m"
+        _, found = verification.run(["docker", "create", IMAGE, "/bin/sh"], account=account)
         identifier = found.split()[-1] if found else ""
-        _, found = look.run(["docker", "inspect", "--format", template, identifier], account=account)
+        _, found = verification.run(["docker", "inspect", "--format", template, identifier], account=account)
     else:
-        expected = str(look.wanted["log_max_mib"] * MIB)
-        status, found = look.run(["podman", "run", "--detach", "--network=host", IMAGE, "/bin/sleep", "60"], account=account)
+        expected = str(verification.options["log_max_mib"] * MIB)
+        status, found = verification.run(["podman", "run", "--detach", "--network=host", IMAGE, "/bin/sleep", "60"], account=account)
         identifier = found.split()[-1] if status == 0 and found else ""
         found = conmon_bound(identifier)
     if identifier:
-        look.run([look.engine, "rm", "--force", identifier], account=account)
-    fix = "apply the phase runtime again, and look for another file that sets it (containers.conf.d, ~/.config/containers, daemon.json)"
-    look.compare(f"{check}.log_bound", expected=expected, found=found, fix=fix)
+        verification.run([verification.engine, "rm", "--force", identifier], account=account)
+    fix = "apply the phase runtime, and remove other files that set it (containers.conf.d, ~/.config/containers, daemon.json)"
+    verification.compare(f"{check}.log_bound", expected=expected, found=found, fix=fix)
 
 
 def conmon_bound(identifier: str, pattern: str = "/proc/[0-9]*/cmdline") -> str:
-    """Return the bound, in bytes, that the process which writes a container's log was given; podman shows it nowhere else."""
+    """Return the log limit in bytes from the command line of the container's conmon process; podman shows it nowhere else."""
     for path in glob.glob(pattern) if identifier else ():  # noqa: PTH207 (an absolute pattern, which Path.glob refuses)
         try:
-            words = Path(path).read_bytes().decode(errors="replace").split("\0")
-        except OSError:  # it has ended meanwhile
+            arguments = Path(path).read_bytes().decode(errors="replace").split("\0")
+        except OSError:  # the process has ended
             continue
-        if identifier in words and "--log-size-max" in words:
-            return words[words.index("--log-size-max") + 1]
+        if identifier in arguments and "--log-size-max" in arguments:
+            return arguments[arguments.index("--log-size-max") + 1]
     return ""
 
 
-def look_at_storage(look: Look) -> None:
-    """Compare where the engine keeps root's images with the stated folder."""
-    if not look.wanted["storage_dir"]:
+def check_storage(verification: Verification) -> None:
+    """Compare the engine's storage folder with container_runtime_storage_dir."""
+    if not verification.options["storage_dir"]:
         return
-    template = {"podman": "{{.Store.GraphRoot}}", "docker": "{{.DockerRootDir}}"}[look.engine]
-    status, found = look.run([look.engine, "info", "--format", template])
-    fix = "apply the phase runtime; images of the former folder stay there"
-    look.compare("storage_dir", expected=look.wanted["storage_dir"], found=found.splitlines()[-1] if status == 0 and found else "", fix=fix)
+    template = {"podman": "{{.Store.GraphRoot}}", "docker": "{{.DockerRootDir}}"}[verification.engine]
+    status, found = verification.run([verification.engine, "info", "--format", template])
+    fix = "apply the phase runtime; images in the former folder stay there"
+    verification.compare(
+        "storage_dir", expected=verification.options["storage_dir"], found=found.splitlines()[-1] if status == 0 and found else "", fix=fix
+    )
 
 
-def look_at_daemon(look: Look) -> None:
-    """Ask docker's daemon for an answer, before anything is run with it."""
-    if look.engine == "docker":
-        status, answer = look.run(["docker", "info", "--format", "{{.ServerVersion}}"])
+def check_daemon(verification: Verification) -> None:
+    """Check that docker's daemon answers."""
+    if verification.engine == "docker":
+        status, answer = verification.run(["docker", "info", "--format", "{{.ServerVersion}}"])
         found = "answers" if status == 0 and answer else answer[-300:] or "no answer"
-        look.compare("daemon", expected="answers", found=found, fix="see `journalctl -u docker -n 30`")
+        verification.compare("daemon", expected="answers", found=found, fix="read `journalctl -u docker -n 30`")
 
 
-def look_at_docker_log(look: Look, image: bytes) -> None:
-    """Where docker can make and not start containers, its log's bound is seen all the same."""
-    if look.engine != "docker" or not look.refused_to_root():
+def check_docker_log(verification: Verification, image: bytes) -> None:
+    """Check the log limit if docker can create but not start containers."""
+    if verification.engine != "docker" or not verification.root_refusal():
         return
-    look.run(["docker", "import", "-", IMAGE], data=image)
-    look_at_log(look, "run", account="")
-    look.run(["docker", "rmi", "--force", IMAGE])
+    verification.run(["docker", "import", "-", IMAGE], data=image)
+    check_log(verification, "run", account="")
+    verification.run(["docker", "rmi", "--force", IMAGE])
 
 
-def look_at_apptainer(look: Look, image: bytes) -> None:
-    """Compare Apptainer's version, and run a program in a folder as its image, as the first account or as root."""
-    version = look.wanted["apptainer_version"]
+def check_apptainer(verification: Verification, image: bytes) -> None:
+    """Check Apptainer's version, and run a program in a sandbox image as the first account or as root."""
+    version = verification.options["apptainer_version"]
     if not version:
         return
-    status, answer = look.run(["apptainer", "--version"])
-    look.compare(
+    status, answer = verification.run(["apptainer", "--version"])
+    verification.compare(
         "apptainer", expected=version, found=answer.split()[-1] if status == 0 and answer else "nothing", fix="apply the phase runtime"
     )
     if status:
         return
-    account = next(iter(look.wanted["accounts"]), "")
+    account = next(iter(verification.options["accounts"]), "")
     with tempfile.TemporaryDirectory(prefix="primus-apptainer-") as folder:
         Path(folder).chmod(0o755)
         with tarfile.open(fileobj=io.BytesIO(image)) as archive:
-            archive.extractall(folder)  # noqa: S202 (made in this module)
+            archive.extractall(folder)  # noqa: S202 (this module created the archive)
         for name in ("proc", "sys", "dev", "tmp", "etc", "root", "home", "var/tmp"):
             Path(folder, name).mkdir(parents=True, exist_ok=True)
-        status, printed = look.run(["apptainer", "exec", "--contain", folder, "/bin/sh", "-c", f"echo {PRINTED}"], account=account)
+        status, printed = verification.run(["apptainer", "exec", "--contain", folder, "/bin/sh", "-c", f"echo {PRINTED}"], account=account)
     found = PRINTED if PRINTED in printed.splitlines() else printed[-300:] or f"status {status}"
-    fix = "run `apptainer exec` by hand and read what it says; people need unprivileged user namespaces (sysctl user.max_user_namespaces)"
-    look.compare("apptainer.run", expected=PRINTED, found=found, fix=fix)
+    fix = "run `apptainer exec` by hand and read its error; accounts need unprivileged user namespaces (sysctl user.max_user_namespaces)"
+    verification.compare("apptainer.run", expected=PRINTED, found=found, fix=fix)
 
 
 def main() -> None:
-    """Read the arguments, look, and report verdicts."""
+    """Run all checks and report the verdicts."""
     module = AnsibleModule(
         argument_spec={
             "host": {"type": "str", "required": True},
@@ -322,17 +332,19 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    look = Look(module.params)
+    verification = Verification(module.params)
     image = make_image(run_program)
-    if look.engine != "none":
-        look_at_daemon(look)
-        look_at_storage(look)
-        look_at_root(look, image)
-        look_at_docker_log(look, image)
-        look_at_people(look, image)
-    look_at_apptainer(look, image)
-    result = {"changed": False, "verdicts": look.verdicts, "stdout": json.dumps({"verdicts": look.verdicts})}
-    failed = [f"{record['check']}: {record['reason']}. Fix: {record['fix']}" for record in look.verdicts if record["verdict"] == "fail"]
+    if verification.engine != "none":
+        check_daemon(verification)
+        check_storage(verification)
+        check_root(verification, image)
+        check_docker_log(verification, image)
+        check_rootless(verification, image)
+    check_apptainer(verification, image)
+    result = {"changed": False, "verdicts": verification.verdicts, "stdout": json.dumps({"verdicts": verification.verdicts})}
+    failed = [
+        f"{record['check']}: {record['reason']}. Fix: {record['fix']}" for record in verification.verdicts if record["verdict"] == "fail"
+    ]
     if failed:
         module.fail_json(msg="; ".join(failed), **result)
     module.exit_json(**result)

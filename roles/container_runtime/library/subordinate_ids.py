@@ -1,7 +1,8 @@
 #!/usr/bin/python
-"""Give accounts a range of subordinate ids where they have none: the Ansible module `subordinate_ids`.
+"""Ansible module `subordinate_ids`: add a range of subordinate ids for accounts that have none.
 
-Ranges that exist are never altered: files of an account's containers carry them. Ranges of two accounts never meet.
+No collection has a module for /etc/subuid and /etc/subgid. Existing ranges never change, because files of containers have these ids. New
+ranges do not overlap with others.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ LOWEST, HIGHEST = 100_000, 600_100_000
 
 
 class RangesError(Exception):
-    """No room is left, or a file cannot be understood."""
+    """No ids are left, or a file cannot be parsed."""
 
 
 def ranges_in(text: str) -> list[tuple[str, int, int]]:
-    """Return (owner, first id, count) of each line of subuid(5); an owner is a name or a number.
+    """Return (owner, first id, count) of each line of subuid(5); an owner is a name or a uid.
 
     Raises:
-        RangesError: A line is none.
+        RangesError: A line is malformed.
     """
     found = []
     for number, line in enumerate(text.splitlines(), start=1):
@@ -35,7 +36,7 @@ def ranges_in(text: str) -> list[tuple[str, int, int]]:
             continue
         owner, *rest = line.split(":")
         if len(rest) != 2 or not all(part.isdigit() for part in rest):
-            raise RangesError(f"line {number} is not NAME:FIRST:COUNT: {line!r}. Fix: mend or remove it")
+            raise RangesError(f"line {number} is not NAME:FIRST:COUNT: {line!r}. Fix: correct or remove it")
         found.append((owner, int(rest[0]), int(rest[1])))
     return found
 
@@ -44,12 +45,12 @@ def with_ranges(text: str, accounts: Mapping[str, int], count: int) -> str:
     """Return the text with a range for each account that has none.
 
     Args:
-        text: What the file holds.
-        accounts: Names, and their numbers.
-        count: Ids of a new range.
+        text: Content of the file.
+        accounts: Names and uids.
+        count: Number of ids of a new range.
 
     Raises:
-        RangesError: A line cannot be understood, or the ids are used up.
+        RangesError: A line is malformed, or no ids are left.
     """
     known = ranges_in(text)
     owners = {owner for owner, _, _ in known}
@@ -59,7 +60,9 @@ def with_ranges(text: str, accounts: Mapping[str, int], count: int) -> str:
         if name in owners or str(number) in owners:
             continue
         if first + count > HIGHEST:
-            raise RangesError(f"no {count} ids are left below {HIGHEST} for {name}. Fix: remove ranges of accounts that are gone")
+            raise RangesError(
+                f"no {count} ids are left below {HIGHEST} for {name}. Fix: remove ranges of accounts that do not exist any more"
+            )
         lines.append(f"{name}:{first}:{count}\n")
         first += count
     ending = "" if not text or text.endswith("\n") else "\n"
@@ -67,10 +70,10 @@ def with_ranges(text: str, accounts: Mapping[str, int], count: int) -> str:
 
 
 def known_accounts(names: Sequence[str]) -> dict[str, int]:
-    """Return the number of each account.
+    """Return the uid of each account.
 
     Raises:
-        RangesError: This host does not know one.
+        RangesError: An account does not exist on this host.
     """
     numbers = {}
     for name in names:
@@ -78,13 +81,13 @@ def known_accounts(names: Sequence[str]) -> dict[str, int]:
             numbers[name] = pwd.getpwnam(name).pw_uid
         except KeyError as error:
             raise RangesError(
-                f"there is no account {name}. Fix: state it in users_groups_accounts, or mend container_runtime_accounts"
+                f"there is no account {name}. Fix: add it to users_groups_accounts, or remove it from container_runtime_accounts"
             ) from error
     return numbers
 
 
 def main() -> None:
-    """Read the arguments, compare both files, and write what is missing."""
+    """Add missing ranges to both files."""
     module = AnsibleModule(
         argument_spec={
             "accounts": {"type": "list", "elements": "str", "required": True},
@@ -94,7 +97,7 @@ def main() -> None:
     )
     diffs = []
     try:
-        # In check mode an account that this run would make is not there yet.
+        # In check mode an account that this run would create does not exist yet.
         names = [name for name in module.params["accounts"] if not module.check_mode or _exists(name)]
         accounts = known_accounts(names)
         for path in (Path("/etc/subuid"), Path("/etc/subgid")):
@@ -106,7 +109,7 @@ def main() -> None:
             if not module.check_mode:
                 new = path.with_name(f"{path.name}.primus")
                 new.write_text(after, encoding="utf-8")
-                new.chmod(0o644)  # as the distribution has it: everybody reads it
+                new.chmod(0o644)  # the distribution's mode
                 new.replace(path)
     except (RangesError, OSError) as error:
         module.fail_json(msg=f"subordinate ids: {error}")

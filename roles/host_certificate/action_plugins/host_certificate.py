@@ -1,7 +1,8 @@
-"""The cluster's own authority on the controller: the Ansible action `host_certificate`, which signs a certificate for a host or a service.
+"""Ansible action `host_certificate`: sign a certificate for a host or a service with the cluster's own authority, on the controller.
 
-Other roles link to this file. Everything lies in one folder of mode 0700: `ca.key`, `ca.crt`, and `hosts/<name>.key|crt`. A file is
-written beside its name and then renamed, under a lock, so hosts may be served at once and a run may be killed at any moment.
+community.crypto would need four delegated tasks for each certificate, and has no lock for hosts that run in parallel.
+Everything is in one folder with mode 0700: `ca.key`, `ca.crt` and `hosts/<name>.key|crt`. Files are written to a temporary name and
+renamed, under a lock, so a run can be interrupted at any time. Other roles link to this file.
 """  # noqa: INP001 - Ansible loads plugins by path
 
 from __future__ import annotations
@@ -28,21 +29,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 _AUTHORITY_DAYS = 3650
-# Where nothing else is asked for; defaults/main.yml of this role says the same.
+# Defaults, as in defaults/main.yml of this role.
 _DAYS, _RENEW_DAYS = 365, 60
-# Clocks of hosts may be behind the controller's.
+# A certificate is valid from one hour ago, because a host's clock can be behind the controller's.
 _BEFORE = dt.timedelta(hours=1)
 
 
 class Authority(NamedTuple):
-    """The key that signs, and its certificate."""
+    """The authority's private key and certificate."""
 
     key: ec.EllipticCurvePrivateKey
     certificate: x509.Certificate
 
 
-class Wish(NamedTuple):
-    """What a host's certificate must be: for which names, for how long, and how long before its end it is renewed."""
+class CertificateRequest(NamedTuple):
+    """The names and the lifetime of a certificate, and how many days before its end it is renewed."""
 
     host: str
     names: tuple[str, ...]
@@ -52,7 +53,7 @@ class Wish(NamedTuple):
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Have the folder to oneself; it is made where there is none."""
+    """Create the folder if it does not exist, and hold its lock."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with (folder / ".lock").open("w", encoding="ascii") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -60,10 +61,10 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def load_authority(folder: Path) -> Authority | None:
-    """Return the authority of a folder, None where there is none.
+    """Return the authority of a folder, or None if there is none.
 
     Raises:
-        ValueError: One of its two files is there and cannot be read as what it should be.
+        ValueError: One of its two files is missing, damaged or does not belong to the other.
     """
     key_file, certificate_file = folder / "ca.key", folder / "ca.crt"
     if not key_file.exists() and not certificate_file.exists():
@@ -78,8 +79,8 @@ def load_authority(folder: Path) -> Authority | None:
     return Authority(key, certificate)
 
 
-def make_authority(folder: Path, cluster: str) -> Authority:
-    """Make the authority: the certificate is written last, and a key without one begins anew."""
+def create_authority(folder: Path, cluster: str) -> Authority:
+    """Create the authority. The certificate is written last; a key without a certificate is replaced."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"{cluster[:40]} cluster authority")])
     usage = dict.fromkeys(
@@ -94,40 +95,40 @@ def make_authority(folder: Path, cluster: str) -> Authority:
     return Authority(key, certificate)
 
 
-def needs_new(folder: Path, authority: Authority, wish: Wish, now: dt.datetime) -> str:
-    """Return why a host's certificate must be signed anew, nothing where the one that is there does."""
+def renewal_reason(folder: Path, authority: Authority, request: CertificateRequest, now: dt.datetime) -> str:
+    """Return why a certificate must be signed again, or an empty text if the current one is right."""
     try:
-        certificate = x509.load_pem_x509_certificate((folder / "hosts" / f"{wish.host}.crt").read_bytes())
-        key = serialization.load_pem_private_key((folder / "hosts" / f"{wish.host}.key").read_bytes(), password=None)
+        certificate = x509.load_pem_x509_certificate((folder / "hosts" / f"{request.host}.crt").read_bytes())
+        key = serialization.load_pem_private_key((folder / "hosts" / f"{request.host}.key").read_bytes(), password=None)
         certificate.verify_directly_issued_by(authority.certificate)
     except (OSError, ValueError, TypeError):
-        return "there is none"
+        return "there is no certificate"
     except InvalidSignature:
         return "another authority signed it"
     if key.public_key() != certificate.public_key():
-        return "the key is another one"
-    held = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    if set(held) != set(_names(wish.names)):
+        return "the key does not belong to the certificate"
+    current = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    if set(current) != set(_names(request.names)):
         return "the host's names changed"
     left = certificate.not_valid_after_utc - now
-    return "it runs out" if left < dt.timedelta(days=wish.renew_before_days) else ""
+    return "it expires soon" if left < dt.timedelta(days=request.renew_before_days) else ""
 
 
-def sign(folder: Path, authority: Authority, wish: Wish) -> None:
-    """Sign a certificate with a new key for a host; the certificate is written last."""
+def sign(folder: Path, authority: Authority, request: CertificateRequest) -> None:
+    """Sign a certificate with a new key; the certificate is written last."""
     key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, wish.host[:64])])
-    builder = _builder(subject, authority.certificate.subject, key.public_key(), wish.valid_days)
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, request.host[:64])])
+    builder = _builder(subject, authority.certificate.subject, key.public_key(), request.valid_days)
     builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-    builder = builder.add_extension(x509.SubjectAlternativeName(_names(wish.names)), critical=False)
-    # Both: an Alertmanager is a client of its peers.
+    builder = builder.add_extension(x509.SubjectAlternativeName(_names(request.names)), critical=False)
+    # Server and client: an Alertmanager is a client of its peers.
     purposes = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
     builder = builder.add_extension(purposes, critical=False)
     issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.key.public_key())
     certificate = builder.add_extension(issuer, critical=False).sign(authority.key, hashes.SHA256())
     (folder / "hosts").mkdir(mode=0o700, exist_ok=True)
-    _write(folder / "hosts" / f"{wish.host}.key", _pem(key))
-    _write(folder / "hosts" / f"{wish.host}.crt", certificate.public_bytes(serialization.Encoding.PEM))
+    _write(folder / "hosts" / f"{request.host}.key", _pem(key))
+    _write(folder / "hosts" / f"{request.host}.crt", certificate.public_bytes(serialization.Encoding.PEM))
 
 
 def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int) -> x509.CertificateBuilder:
@@ -137,7 +138,7 @@ def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicK
 
 
 def _names(names: Sequence[str]) -> list[x509.GeneralName]:
-    """Return the names as a certificate writes them: addresses are of a kind of their own."""
+    """Return names and addresses as subject alternative names."""
     found: list[x509.GeneralName] = []
     for name in names:
         try:
@@ -152,7 +153,7 @@ def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Replace a file at once; only its owner may read it (mkstemp's mode)."""
+    """Replace a file atomically; only its owner can read it (mkstemp's mode)."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=".new-")
     with os.fdopen(handle, "wb") as stream:
         stream.write(data)
@@ -161,37 +162,37 @@ def _write(path: Path, data: bytes) -> None:
     Path(name).replace(path)
 
 
-def bring(folder: Path, cluster: str, wish: Wish, *, look_only: bool) -> bool:
-    """Have a certificate of the folder's authority for a host; return whether anything was, or would be, made.
+def ensure_certificate(folder: Path, cluster: str, request: CertificateRequest, *, check: bool) -> bool:
+    """Create or renew a certificate; return whether something was written, or with `check` would be.
 
     Raises:
-        ValueError: The authority that is there cannot be read; another one would shut every host out.
+        ValueError: The existing authority cannot be read. A new one would invalidate the certificates of all hosts.
         OSError: The folder cannot be written.
     """
-    if look_only and not folder.exists():
+    if check and not folder.exists():
         return True
     with locked(folder):
-        # A run that was killed between the two has signed nothing.
-        halfway = (folder / "ca.key").exists() and not (folder / "ca.crt").exists()
-        authority = None if halfway else load_authority(folder)
+        # A run that was interrupted between the two files has signed nothing.
+        incomplete = (folder / "ca.key").exists() and not (folder / "ca.crt").exists()
+        authority = None if incomplete else load_authority(folder)
         now = dt.datetime.now(dt.UTC)
-        if authority and not needs_new(folder, authority, wish, now):
+        if authority and not renewal_reason(folder, authority, request, now):
             return False
-        if not look_only:
-            sign(folder, authority or make_authority(folder, cluster), wish)
+        if not check:
+            sign(folder, authority or create_authority(folder, cluster), request)
     return True
 
 
 class ActionModule(ActionBase):
     """Contacts no host."""
 
-    # `folder` is the authority's, empty for that in the cluster's state folder; `name` is what the certificate is filed under; `now` signs
-    # it anew whatever time it has left.
+    # `folder` of the authority, empty = in the cluster's state folder; `name` of the certificate's files; `now` signs a new certificate
+    # even if the current one is valid.
     _VALID_ARGS = frozenset({"folder", "name", "names", "valid_days", "renew_before_days", "now"})
     _supports_check_mode = True
 
     def run(self, tmp: None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Return where certificate, key and authority lie on the controller."""
+        """Return the paths of certificate, key and authority on the controller."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         args, known = self._task.args, task_vars or {}
         cluster = str(known.get("cluster_name") or Path(known["inventory_dir"]).name)
@@ -199,13 +200,13 @@ class ActionModule(ActionBase):
         folder = Path(args.get("folder") or state / cluster / "ca")
         name = str(args.get("name") or known["inventory_hostname"])
         days = int(args.get("valid_days", _DAYS))
-        # Every certificate runs out within more days than it is valid for.
+        # No certificate is valid for longer than `days`, so `days + 1` renews every one.
         before = days + 1 if boolean(args.get("now", False)) else int(args.get("renew_before_days", _RENEW_DAYS))
-        wish = Wish(name, tuple(args["names"]), days, before)
+        request = CertificateRequest(name, tuple(args["names"]), days, before)
         try:
-            changed = bring(folder, cluster, wish, look_only=self._task.check_mode)
+            changed = ensure_certificate(folder, cluster, request, check=self._task.check_mode)
         except (OSError, ValueError) as error:
-            fix = "put the folder back from your copy, or move it away: every host then gets a new certificate of a new authority"
+            fix = f"restore {folder} from a backup, or move it away; every host then gets a new certificate from a new authority"
             raise AnsibleActionFail(f"{error}. Fix: {fix}") from error
         own = folder / "hosts" / name
         return {**result, "changed": changed, "cert_file": f"{own}.crt", "key_file": f"{own}.key", "ca_file": str(folder / "ca.crt")}

@@ -1,7 +1,7 @@
 #!/usr/bin/python
-"""Meet a host's certificate as a client does that knows the authority: the Ansible module `host_certificate_effects`. It changes nothing.
+"""Ansible module `host_certificate_effects`: verify a host's certificate as a TLS client that trusts the authority. Changes nothing.
 
-Both ends of the TLS handshake are in this process, so no port is needed and nothing else than certificate, key and authority is judged.
+Both ends of the TLS handshake are in this process, so no port is needed. community.crypto reads certificates but does no handshake.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from ansible.module_utils.basic import AnsibleModule
 
 SCHEMA = "primus.verdict/1"
 SOURCE = "roles/host_certificate/meta/argument_specs.yml"
-FIX = "apply again, which signs a new one; with certificates of the site, mend host_certificate_*_file"
+FIX = "apply again to sign a new one; with your own certificates, correct host_certificate_*_file"
 DAY_S = 86400.0
 
 
-def meet(folder: Path, name: str) -> tuple[str, float]:
-    """Shake hands under a name; return what is wrong (nothing where it is believed) and the days that are left."""
+def handshake(folder: Path, name: str) -> tuple[str, float]:
+    """Do a TLS handshake for a name; return the error, empty if the certificate is trusted, and the days until it expires."""
     server_side = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server_side.load_cert_chain(str(folder / "host.crt"), str(folder / "host.key"))
     client_side = ssl.create_default_context(cafile=str(folder / "ca.crt"))
@@ -46,35 +46,35 @@ def meet(folder: Path, name: str) -> tuple[str, float]:
 
 def record(host: str, check: str, verdict: str, **fields: Any) -> dict[str, Any]:
     """Return one verdict record."""
-    bad = {} if verdict == "pass" else {"fix": FIX}
-    fixed = {"source": SOURCE, "started": time.time(), "seconds": 0.0, "schema": SCHEMA}
-    return {"check": f"host_certificate.{check}", "host": host, "verdict": verdict, **fields, **bad, **fixed}
+    fix = {} if verdict == "pass" else {"fix": FIX}
+    constant = {"source": SOURCE, "started": time.time(), "seconds": 0.0, "schema": SCHEMA}
+    return {"check": f"host_certificate.{check}", "host": host, "verdict": verdict, **fields, **fix, **constant}
 
 
-def look(host: str, folder: Path, names: list[str], least_days: int) -> list[dict[str, Any]]:
-    """Return a verdict for each name, and one for the days that are left."""
+def check_certificate(host: str, folder: Path, names: list[str], least_days: int) -> list[dict[str, Any]]:
+    """Return a verdict for each name, and one for the days until the certificate expires."""
     found = []
     days: list[float] = []
     for name in names:
         try:
-            wrong, left = meet(folder, name)
+            error_text, left = handshake(folder, name)
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError: key and certificate do not belong together
-            found.append(record(host, "believed", "fail", device=name, expected="believed", found="", reason=f"{folder}: {error}"))
+            found.append(record(host, "trusted", "fail", device=name, expected="trusted", found="", reason=f"{folder}: {error}"))
             continue
-        words = {"device": name, "expected": "believed", "found": wrong or "believed", "reason": wrong}
-        found.append(record(host, "believed", "fail" if wrong else "pass", **words))
-        days += [] if wrong else [left]
+        fields = {"device": name, "expected": "trusted", "found": error_text or "trusted", "reason": error_text}
+        found.append(record(host, "trusted", "fail" if error_text else "pass", **fields))
+        days += [] if error_text else [left]
     if not days:
-        reason = "no name of it is believed"
+        reason = "it is not trusted for any name"
         return [*found, record(host, "valid", "unknown", expected=f">= {least_days}", found="", unit="days", reason=reason)]
     left = min(days)
-    reason = "" if left >= least_days else f"it runs out in {left:.0f} days"
-    words = {"expected": f">= {least_days}", "found": f"{left:.0f}", "unit": "days", "reason": reason}
-    return [*found, record(host, "valid", "fail" if reason else "pass", **words)]
+    reason = "" if left >= least_days else f"it expires in {left:.0f} days"
+    fields = {"expected": f">= {least_days}", "found": f"{left:.0f}", "unit": "days", "reason": reason}
+    return [*found, record(host, "valid", "fail" if reason else "pass", **fields)]
 
 
 def main() -> None:
-    """Read the arguments, look, and report verdicts."""
+    """Run the checks and report the verdicts."""
     module = AnsibleModule(
         argument_spec={
             "host": {"type": "str", "required": True},
@@ -84,8 +84,8 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    wanted = module.params
-    verdicts = look(wanted["host"], Path(wanted["folder"]), wanted["names"], wanted["least_days"])
+    options = module.params
+    verdicts = check_certificate(options["host"], Path(options["folder"]), options["names"], options["least_days"])
     result = {"changed": False, "verdicts": verdicts, "stdout": json.dumps({"verdicts": verdicts})}
     failed = [f"{one['check']} {one.get('device', '')}: {one['reason']}. Fix: {one['fix']}" for one in verdicts if one["verdict"] == "fail"]
     if failed:

@@ -1,8 +1,8 @@
 #!/usr/bin/python
-"""Put back on one host what a role brought and changed: the Ansible module `put_back`, which each role's tasks/reset.yml calls.
+"""Ansible module `put_back`: undo what a role has installed and changed on a host. Each role's tasks/reset.yml calls it.
 
-The role says what it has touched; the record of the role `host_origin` says what was there before, and so what goes, what is restored
-and what stays. Each step looks first, so a reset that was killed is finished by the next one.
+The role lists what it touches. The record of the role `host_origin` has the state before the first apply and decides what is removed,
+restored or kept; no collection has such a module. Every step reads the current state first, so the next reset finishes an interrupted one.
 """
 
 from __future__ import annotations
@@ -12,38 +12,38 @@ from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils import origin_record
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.reset_accounts import keep_owners, put_accounts_back, put_groups_back, put_keys_back
+from ansible.module_utils.reset_accounts import recreate_owners, restore_accounts, restore_groups, restore_keys
 from ansible.module_utils.reset_files import (
-    bring_data_back,
-    put_files_back,
-    put_texts_back,
+    keep_or_delete_data,
+    move_data_aside,
     remove_empty_folders,
-    set_data_aside,
-    settle_data,
+    remove_marked_text,
+    restore_files,
+    return_data,
 )
 from ansible.module_utils.reset_host import Host
-from ansible.module_utils.reset_packages import bring_packages_back, removable_packages, remove_packages
-from ansible.module_utils.reset_system import end_units, end_unknown_units, put_kernel_back, put_units_back
+from ansible.module_utils.reset_packages import reinstall_packages, removable_packages, remove_packages
+from ansible.module_utils.reset_system import restore_kernel_values, restore_units, stop_units, stop_unrecorded_units
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-WORDS = {"type": "list", "elements": "str", "default": []}
+STRINGS = {"type": "list", "elements": "str", "default": []}
 OPTIONS: dict[str, dict[str, Any]] = {
-    "units": WORDS,  # ours: stopped, disabled
-    "package_units": WORDS,  # services of packages: as they were; ended where they were not there before, or nobody knows
-    "system_units": WORDS,  # of the system: as they were; ended where they were not there before, left where nobody knows
-    "files": WORDS,  # ours, folders too
-    "replaced": WORDS,  # files of others that the role writes
-    "blocks": WORDS,  # files with a marked block of ours
-    "folders": WORDS,  # go where they are empty
-    "packages": WORDS,
-    "packages_back": WORDS,  # those that give way to ours
-    "accounts": WORDS,
-    "groups": WORDS,
-    "login_keys_of": WORDS,  # accounts whose authorized_keys the role writes
-    "sysctl": WORDS,
-    "kernel_files": WORDS,  # patterns below /sys
+    "units": STRINGS,  # units of the role: stopped and disabled
+    "package_units": STRINGS,  # units of packages: restored; stopped if they are new or the record is incomplete
+    "system_units": STRINGS,  # units of the distribution: restored; stopped if they are new
+    "files": STRINGS,  # files and folders of the role: removed
+    "replaced": STRINGS,  # files of packages that the role overwrites: restored
+    "blocks": STRINGS,  # files with a marked block: the block is removed
+    "folders": STRINGS,  # folders of the role: removed if empty
+    "packages": STRINGS,  # removed if they are new
+    "packages_back": STRINGS,  # packages that the role's packages replaced: installed again
+    "accounts": STRINGS,
+    "groups": STRINGS,
+    "login_keys_of": STRINGS,  # accounts whose authorized_keys the role writes
+    "sysctl": STRINGS,
+    "kernel_files": STRINGS,  # glob patterns below /sys
     "swap": {"type": "bool", "default": False},
     "data": {
         "type": "list",
@@ -52,7 +52,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "options": {"path": {"type": "str", "required": True}, "account": {"type": "str", "default": ""}},
     },
     "delete_data": {"type": "bool", "default": False},
-    "tell": {
+    "notify_commands": {
         "type": "list",
         "elements": "dict",
         "default": [],
@@ -62,58 +62,58 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def put_back(host: Host, wanted: Mapping[str, Any]) -> None:
-    """Take every step, in the order in which one needs the other: what uses a thing ends before the thing goes."""
+    """Run all steps; users of a thing stop before it is removed."""
     origin = origin_record.load(host)
     data, accounts_before = wanted["data"], origin_record.entries(host, "passwd")
     with_packages = [*wanted["package_units"], *wanted["system_units"]]
     new = [name for name in with_packages if origin.complete and name not in origin.units]
-    end_units(host, [*wanted["units"], *new])
+    stop_units(host, [*wanted["units"], *new])
     if not origin.complete:
-        end_unknown_units(host, [name for name in wanted["package_units"] if name not in origin.units])
-    bring_data_back(host, data)
-    if host.broken:
+        stop_unrecorded_units(host, [name for name in wanted["package_units"] if name not in origin.units])
+    return_data(host, data)
+    if host.failures:
         return
     if wanted["delete_data"]:
-        settle_data(host, origin, data, delete=True)
+        keep_or_delete_data(host, origin, data, delete=True)
     if removable := removable_packages(host, origin, wanted["packages"]):
-        remove_packages(host, removable, purge=set_data_aside(host, data))
-        bring_data_back(host, data)
-    bring_packages_back(host, origin, wanted["packages_back"])
-    keep_owners(host, data, accounts_before)
-    if host.broken:
+        remove_packages(host, removable, purge=move_data_aside(host, data))
+        return_data(host, data)
+    reinstall_packages(host, origin, wanted["packages_back"])
+    recreate_owners(host, data, accounts_before)
+    if host.failures:
         return
     restarts = {f"restart-{name}": ["systemctl", "try-restart", name] for name in with_packages if name in origin.units}
-    told = {"systemd": ["systemctl", "daemon-reload"], **restarts, **{one["name"]: one["argv"] for one in wanted["tell"]}}
-    put_files_back(host, origin, wanted["files"], wanted["replaced"], list(told))
-    put_keys_back(host, origin, wanted["login_keys_of"])
-    put_texts_back(host, origin, wanted["blocks"], swap=wanted["swap"])
+    commands = {"systemd": ["systemctl", "daemon-reload"], **restarts, **{item["name"]: item["argv"] for item in wanted["notify_commands"]}}
+    restore_files(host, origin, wanted["files"], wanted["replaced"], list(commands))
+    restore_keys(host, origin, wanted["login_keys_of"])
+    remove_marked_text(host, origin, wanted["blocks"], swap=wanted["swap"])
     remove_empty_folders(host, origin, wanted["folders"])
-    for name, argv in told.items():
-        host.tell(name, argv, fix=f"run it by hand: {' '.join(argv)}")
-    put_units_back(host, origin, with_packages)
-    put_kernel_back(host, origin, wanted["sysctl"], wanted["kernel_files"])
+    for name, argv in commands.items():
+        host.run_pending(name, argv, fix=f"run it by hand: {' '.join(argv)}")
+    restore_units(host, origin, with_packages)
+    restore_kernel_values(host, origin, wanted["sysctl"], wanted["kernel_files"])
     if not wanted["delete_data"]:
-        settle_data(host, origin, data, delete=False)
-    owners = {one["account"] for one in data if one["account"] and host.there(one["path"])}
-    # Two roles may share an account (Prometheus and its exporters): whose data it was kept for lets it go.
-    others = set(origin_record.load_kept(host)["accounts"]) - {one["account"] for one in data}
-    put_accounts_back(host, origin, [name for name in wanted["accounts"] if name not in others], owners, delete_homes=wanted["delete_data"])
-    put_groups_back(host, origin, [name for name in wanted["groups"] if name not in others], owners)
+        keep_or_delete_data(host, origin, data, delete=False)
+    owners = {item["account"] for item in data if item["account"] and host.exists(item["path"])}
+    # Roles can share an account (Prometheus and its exporters): only the role with the kept data removes it.
+    others = set(origin_record.load_kept(host)["accounts"]) - {item["account"] for item in data}
+    restore_accounts(host, origin, [name for name in wanted["accounts"] if name not in others], owners, delete_homes=wanted["delete_data"])
+    restore_groups(host, origin, [name for name in wanted["groups"] if name not in others], owners)
 
 
 def main() -> None:
-    """Read the arguments, put back, and report changes, and what was kept and why."""
+    """Undo the role's changes, and report changes and what was kept and why."""
     module = AnsibleModule(argument_spec={"host": {"type": "str", "required": True}, **OPTIONS}, supports_check_mode=True)
     host = Host(module.params["host"], check=module.check_mode)
     try:
         put_back(host, module.params)
     except OSError as error:
-        host.broke(error.filename or "the host", str(error.strerror), "mend what it names, then reset again")
+        host.fail(error.filename or "the host", str(error.strerror), "correct the reported error, then reset again")
     except ValueError as error:
-        host.broke(origin_record.FOLDER, f"the record cannot be read: {error}", f"remove {origin_record.FOLDER}, then reset again")
+        host.fail(origin_record.FOLDER, f"the record cannot be read: {error}", f"remove {origin_record.FOLDER}, then reset again")
     result = {**host.result(), "stdout": json.dumps({"verdicts": host.verdicts})}
-    if host.broken:
-        module.fail_json(msg="; ".join(host.broken), **result)
+    if host.failures:
+        module.fail_json(msg="; ".join(host.failures), **result)
     module.exit_json(**result)
 
 

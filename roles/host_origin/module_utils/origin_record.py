@@ -1,7 +1,7 @@
 # ruff: noqa: INP001 - Ansible gives it its package: ansible.module_utils
-"""What a host was before the first role changed it: taken once, kept in a folder of root's, and read again by a reset.
+"""The record of a host's state before the first role changed it: written once to a folder of root, and read by a reset.
 
-`None` is an answer of its own everywhere: this record cannot tell.
+`None` always means that the record does not tell.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
 
 SCHEMA = "primus.origin/1"
 FOLDER = "/var/lib/primus/origin"
-# What an earlier reset left on purpose, and whom it belongs to. It outlives the origin: it was not there before either.
+# Data, accounts and groups that an earlier reset kept. The file outlives the record, because they are not part of the original state.
 KEPT = "/var/lib/primus/kept.json"
-# A host that has one of these was set up before its origin was taken: what it was before is not known.
+# If one of these exists, roles changed the host before the record was written, so its original state is unknown.
 TRACES = ("/etc/primus", "/usr/local/lib/primus", "/etc/security/limits.d/90-primus.conf", "/etc/juicefs", "/etc/redis/client.env")
-# Folders outside /etc whose names are kept, one level deep.
-LISTED = (
+# Folders outside /etc whose content is listed, one level deep.
+LISTED_FOLDERS = (
     *("/", "/home", "/mnt", "/opt", "/srv", "/usr/local", "/usr/local/bin", "/usr/local/lib", "/usr/local/sbin"),
     *("/var/backups", "/var/cache", "/var/lib", "/var/log", "/var/spool"),
 )
-# Secrets that no role replaces; a copy of them would only be one more place to lose them.
+# Secrets that no role replaces; a copy would only be one more place that can leak them.
 NOT_COPIED = ("/etc/shadow", "/etc/gshadow", "/etc/ssh/ssh_host_", "/etc/ssl/private/")
 LARGEST_COPY_BYTES = 1 << 20
-# UID_MIN of login.defs(5) in every distribution that is supported.
+# UID_MIN of login.defs(5) in all supported distributions.
 FIRST_LOGIN_UID = 1000
-# An automount, and files whose reading does something.
+# An automount, and files with side effects when read.
 NOT_READ = ("/proc/sys/fs/binfmt_misc", "/proc/sys/vm/stat_refresh", "/proc/sys/kernel/random")
 KERNEL_FILES = ("/sys/kernel/mm/transparent_hugepage/enabled", "/sys/devices/system/cpu/cpu*/cpufreq/scaling_governor")
 FAMILIES = {
@@ -46,7 +46,7 @@ FAMILIES = {
 
 
 class Origin(NamedTuple):
-    """The record; `complete` is false where a role had changed the host before it was taken."""
+    """The record; `complete` is false if roles had changed the host before."""
 
     complete: bool
     packages: frozenset[str]
@@ -57,8 +57,8 @@ class Origin(NamedTuple):
     swap: bool
     names: Mapping[str, frozenset[str]]  # folder: names in it
 
-    def was_there(self, path: str) -> bool | None:
-        """Say whether a path was there; None where nothing that was looked at tells."""
+    def existed(self, path: str) -> bool | None:
+        """Return whether a path existed, or None if the record does not tell."""
         if not self.complete:
             return None
         parent, name = os.path.split(path.rstrip("/"))
@@ -66,17 +66,17 @@ class Origin(NamedTuple):
             return name in self.names[parent]
         if parent in ("", "/"):
             return None
-        above = self.was_there(parent)
+        above = self.existed(parent)
         return False if above is False else None
 
 
 def empty(*, complete: bool = False) -> Origin:
-    """Return the record of a host of which nothing is known."""
+    """Return a record without content."""
     return Origin(complete, frozenset(), {}, {}, {}, {}, swap=False, names={})
 
 
 def load(host: Host) -> Origin:
-    """Return the record of this host, or an empty one that is not complete."""
+    """Return the record of this host, or an empty incomplete one if there is none."""
     text = host.read(f"{FOLDER}/origin.json")
     if not text:
         return empty()
@@ -88,8 +88,8 @@ def load(host: Host) -> Origin:
     return Origin(found["complete"], packages, units, *lines, found["kernel"], swap=found["swap"], names=names)
 
 
-def take(host: Host) -> bool:
-    """Take the record, unless there is one; return whether it was taken. It appears as a whole or not at all."""
+def record(host: Host) -> bool:
+    """Write the record unless there is one; return whether it was written. It is renamed into place when complete."""
     target = host.at(FOLDER)
     if (target / "origin.json").exists():
         return False
@@ -99,25 +99,27 @@ def take(host: Host) -> bool:
     fresh = target.with_name(".origin-new")
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(mode=0o700)
-    document = look(host)
+    document = read_state(host)
     _copy(host, fresh / "files.tar", document)
     _write(fresh / "origin.json", json.dumps(document, indent=1, sort_keys=True) + "\n")
     fresh.replace(target)
     return True
 
 
-def look(host: Host) -> dict[str, Any]:
-    """Return the record as it is written."""
+def read_state(host: Host) -> dict[str, Any]:
+    """Return the state of the host as JSON data for the record."""
     kept = load_kept(host)
     accounts, groups = entries(host, "passwd"), entries(host, "group")
     homes = [path for home in login_homes(accounts.values()) for path in (home, f"{home}/.ssh")]
-    names = {folder: inside for folder in (*LISTED, *homes, *_folders(host, "/etc")) if (inside := _names(host, folder)) is not None}
+    names = {
+        folder: inside for folder in (*LISTED_FOLDERS, *homes, *_folders(host, "/etc")) if (inside := _names(host, folder)) is not None
+    }
     for path in kept["data"]:
         parent, name = os.path.split(path)
         names[parent] = [known for known in names.get(parent, []) if known != name]
     return {
         "schema": SCHEMA,
-        "complete": not any(host.there(path) for path in TRACES),
+        "complete": not any(host.exists(path) for path in TRACES),
         "packages": sorted(installed_packages(host)),
         "units": unit_states(host),
         "accounts": {name: line for name, line in accounts.items() if name not in kept["accounts"]},
@@ -129,13 +131,13 @@ def look(host: Host) -> dict[str, Any]:
 
 
 def load_kept(host: Host) -> dict[str, list[str]]:
-    """Return what an earlier reset left on purpose: paths of data, accounts, groups."""
+    """Return paths of data, accounts and groups that an earlier reset kept."""
     text = host.read(KEPT)
     return {"data": [], "accounts": [], "groups": [], **(json.loads(text) if text else {})}
 
 
 def add_kept(host: Host, kind: str, names: Iterable[str]) -> None:
-    """Note what this reset leaves on purpose."""
+    """Record what this reset keeps."""
     kept = load_kept(host)
     new = sorted({*kept[kind], *names})
     if host.check or new == kept[kind]:
@@ -145,15 +147,15 @@ def add_kept(host: Host, kind: str, names: Iterable[str]) -> None:
 
 
 def drop_kept(host: Host, kind: str, name: str) -> None:
-    """Forget what was left on purpose and is gone now."""
+    """Remove an entry that does not exist any more."""
     kept = load_kept(host)
     if host.check or name not in kept[kind]:
         return
-    _write(host.at(KEPT), json.dumps({**kept, kind: [one for one in kept[kind] if one != name]}, indent=1, sort_keys=True) + "\n")
+    _write(host.at(KEPT), json.dumps({**kept, kind: [item for item in kept[kind] if item != name]}, indent=1, sort_keys=True) + "\n")
 
 
 def copied(host: Host, path: str) -> tuple[tarfile.TarInfo, bytes] | None:
-    """Return a file as it was, with its owner and mode, or None where no copy was taken."""
+    """Return a file from the record, with owner and mode, or None if there is no copy."""
     try:
         with tarfile.open(host.at(f"{FOLDER}/files.tar")) as archive:
             info = archive.getmember(path.lstrip("/"))
@@ -171,7 +173,7 @@ def installed_packages(host: Host) -> frozenset[str]:
 
 
 def unit_states(host: Host) -> dict[str, tuple[str, str]]:
-    """Return, for every unit, the state of its file and whether it is active."""
+    """Return the state of its file and the active state, for every unit."""
     _, files = host.run(["systemctl", "list-unit-files", "--no-legend", "--plain", "--no-pager"])
     _, units = host.run(["systemctl", "list-units", "--all", "--no-legend", "--plain", "--no-pager", "--type=service,socket,timer"])
     rows = [line.split() for line in units.splitlines()]
@@ -186,7 +188,7 @@ def entries(host: Host, database: str) -> dict[str, str]:
 
 
 def login_homes(lines: Iterable[str]) -> list[str]:
-    """Return the homes of root and of people: lines of /etc/passwd whose number is 0, or above those of services."""
+    """Return the home folders of root and of login accounts, from lines of /etc/passwd."""
     fields = [line.split(":") for line in lines]
     homes = {row[5].rstrip("/") for row in fields if row[2] == "0" or int(row[2]) >= FIRST_LOGIN_UID}
     return sorted(home for home in homes if home)
@@ -219,7 +221,7 @@ def _kernel_values(host: Host) -> Iterator[tuple[str, str]]:
 
 
 def _copy(host: Host, target: Path, document: Mapping[str, Any]) -> None:
-    """Put the files that roles may replace into an archive: /etc, and the keys that may log in."""
+    """Archive the files that roles can replace: /etc and the authorized_keys files."""
     keys = [f"{home}/.ssh/authorized_keys" for home in login_homes(document["accounts"].values())]
     inside = [f"{folder}/{name}" for folder, names in document["names"].items() if f"{folder}/".startswith("/etc/") for name in names]
     with tarfile.open(target, "w") as archive:

@@ -1,5 +1,5 @@
 # ruff: noqa: INP001 - Ansible gives it its package: ansible.module_utils
-"""Files and folders, put back: ours go, those of others get the content, owner and mode that they had."""
+"""Restore files and folders: remove those of a role; restore content, owner and mode of the others."""
 
 from __future__ import annotations
 
@@ -21,50 +21,50 @@ if TYPE_CHECKING:
     from ansible.module_utils.origin_record import Origin
     from ansible.module_utils.reset_host import Host
 
-ASIDE = ".primus-kept"
+ASIDE_SUFFIX = ".primus-kept"
 BLOCK = r"(?s)# BEGIN primus-bootstrap\n.*?# END primus-bootstrap\n"
 SWAP_OFF = r"(?m)^# off by primus-bootstrap: "
 
 
-def put_files_back(host: Host, origin: Origin, ours: Iterable[str], others: Iterable[str], tell: Sequence[str]) -> None:
-    """Put back files and folders that a role brought, and files of others that it replaced.
+def restore_files(host: Host, origin: Origin, ours: Iterable[str], others: Iterable[str], pending: Sequence[str]) -> None:
+    """Remove files and folders of a role, and restore files that it replaced.
 
     Args:
-        host: Where.
-        origin: What was there before.
-        ours: Paths that bear our name or that no package has: where nothing is known of before, they go.
-        others: Paths that may have been there before: where nothing is known, they stay.
-        tell: Marks to set before something is changed.
+        host: The host.
+        origin: Its original state.
+        ours: Paths of primus-bootstrap only: removed if the record does not tell.
+        others: Paths that can belong to others: kept if the record does not tell.
+        pending: Names of commands to mark as pending before something changes.
     """
     for path, is_ours in [*((path, True) for path in ours), *((path, False) for path in others)]:
-        before = origin.was_there(path)
+        before = origin.existed(path)
         if before:
-            _restore(host, path, tell)
-        elif not host.there(path):
+            _restore(host, path, pending)
+        elif not host.exists(path):
             continue
         elif before is False or is_ours:
-            _mark(host, tell)
+            _mark(host, pending)
             host.remove(path)
         elif host.diffs:
-            host.kept(path, "what it held before is not known", "reinstall the package that owns it, if it matters")
+            host.kept(path, "its original content is unknown", "reinstall the package that owns it, if needed")
 
 
-def _mark(host: Host, tell: Iterable[str]) -> None:
-    for name in tell:
-        host.mark(name)
+def _mark(host: Host, pending: Iterable[str]) -> None:
+    for name in pending:
+        host.mark_pending(name)
 
 
-def _restore(host: Host, path: str, tell: Iterable[str]) -> None:
+def _restore(host: Host, path: str, pending: Iterable[str]) -> None:
     copy = origin_record.copied(host, path)
     if copy is None:
-        if host.there(path) and not host.at(path).is_dir():
-            host.kept(path, "was there before, and no copy of it was taken")
+        if host.exists(path) and not host.at(path).is_dir():
+            host.kept(path, "it existed before, and the record has no copy of it")
         return
     info, content = copy
     if _same(host.at(path), info, content):
         return
-    _mark(host, tell)
-    host.changed(path, "as a role left it", "as before")
+    _mark(host, pending)
+    host.changed(path, "content of the role", "original content")
     if not host.check:
         _place(host.at(path), info, content)
 
@@ -93,7 +93,7 @@ def _place(target: Path, info: tarfile.TarInfo, content: bytes) -> None:
             fresh.chmod(info.mode)
         fresh.replace(target)
     except OSError as error:
-        # A container's /etc/hosts is a mount and cannot be replaced, only rewritten.
+        # In a container /etc/hosts is a mount, which can be rewritten but not replaced.
         if error.errno != errno.EBUSY:
             raise
         target.write_bytes(content)
@@ -101,8 +101,8 @@ def _place(target: Path, info: tarfile.TarInfo, content: bytes) -> None:
         shutil.rmtree(folder)
 
 
-def put_texts_back(host: Host, origin: Origin, blocks: Iterable[str], *, swap: bool) -> None:
-    """Take our marked block out of files that others write as well, and our marks off the swap areas."""
+def remove_marked_text(host: Host, origin: Origin, blocks: Iterable[str], *, swap: bool) -> None:
+    """Remove the marked block from shared files, and uncomment the swap areas in /etc/fstab."""
     for path in blocks:
         _rewrite(host, origin, path, BLOCK)
     if not swap:
@@ -110,7 +110,7 @@ def put_texts_back(host: Host, origin: Origin, blocks: Iterable[str], *, swap: b
     _rewrite(host, origin, "/etc/fstab", SWAP_OFF)
     on = len(host.read("/proc/swaps").splitlines()) > 1
     if origin.swap and not on:
-        host.do("swap", "off", "on", ["swapon", "--all"], fix="look at /etc/fstab: an area that it names cannot be used")
+        host.run_change("swap", "off", "on", ["swapon", "--all"], fix="correct the swap area in /etc/fstab that cannot be used")
 
 
 def _rewrite(host: Host, origin: Origin, path: str, pattern: str) -> None:
@@ -118,28 +118,28 @@ def _rewrite(host: Host, origin: Origin, path: str, pattern: str) -> None:
     rest = re.sub(pattern, "", text)
     if rest == text:
         return
-    host.changed(path, "with lines of primus-bootstrap", "without")
+    host.changed(path, "with lines of primus-bootstrap", "without them")
     if host.check:
         return
-    if not rest and origin.was_there(path) is False:
+    if not rest and origin.existed(path) is False:
         host.at(path).unlink()
     else:
         host.at(path).write_text(rest, encoding="utf-8")
 
 
 def remove_empty_folders(host: Host, origin: Origin, folders: Iterable[str]) -> None:
-    """Remove folders that a role made, where nothing else has been put into them."""
+    """Remove folders that a role created, if they are empty."""
     for path in folders:
         target = host.at(path)
-        if origin.was_there(path) is False and target.is_dir() and not os.path.ismount(target) and not any(target.iterdir()):
+        if origin.existed(path) is False and target.is_dir() and not os.path.ismount(target) and not any(target.iterdir()):
             host.remove(path)
 
 
-def set_data_aside(host: Host, data: Iterable[Mapping[str, str]]) -> bool:
-    """Move data out of the way of a package's removal, which would take them along; return whether all of them could be moved."""
+def move_data_aside(host: Host, data: Iterable[Mapping[str, str]]) -> bool:
+    """Move data aside before a package is removed, because its removal would delete them; return whether all could be moved."""
     moved = True
-    for path in (one["path"] for one in data):
-        target, aside = host.at(path), host.at(path + ASIDE)
+    for path in (item["path"] for item in data):
+        target, aside = host.at(path), host.at(path + ASIDE_SUFFIX)
         if not target.is_dir() or host.check:
             continue
         if os.path.ismount(target) or os.path.lexists(aside):
@@ -149,32 +149,32 @@ def set_data_aside(host: Host, data: Iterable[Mapping[str, str]]) -> bool:
     return moved
 
 
-def bring_data_back(host: Host, data: Iterable[Mapping[str, str]]) -> None:
-    """Move data back that were set aside, by this run or by one that was killed."""
-    for path in (one["path"] for one in data):
-        target, aside = host.at(path), host.at(path + ASIDE)
+def return_data(host: Host, data: Iterable[Mapping[str, str]]) -> None:
+    """Move data back that this run or an interrupted one has moved aside."""
+    for path in (item["path"] for item in data):
+        target, aside = host.at(path), host.at(path + ASIDE_SUFFIX)
         if host.check or not os.path.lexists(aside):
             continue
         if target.is_dir() and not any(target.iterdir()):
             target.rmdir()
         if os.path.lexists(target):
-            host.broke(path, f"it is there again, and so is what was set aside in {aside}", "keep one of the two by hand, then reset again")
+            host.fail(path, f"it exists, and so does the copy moved aside to {aside}", "delete one of the two, then reset again")
         else:
             aside.rename(target)
 
 
-def settle_data(host: Host, origin: Origin, data: Iterable[Mapping[str, str]], *, delete: bool) -> None:
-    """Delete data, or keep them and say where they are; data that were there before the first role are always kept."""
-    for one in data:
-        path = one["path"]
-        ours = path in origin_record.load_kept(host)["data"] or origin.was_there(path) is False
-        if not host.there(path):
+def keep_or_delete_data(host: Host, origin: Origin, data: Iterable[Mapping[str, str]], *, delete: bool) -> None:
+    """Delete data, or keep and report them. Data that existed before the first apply are always kept."""
+    for item in data:
+        path = item["path"]
+        ours = path in origin_record.load_kept(host)["data"] or origin.existed(path) is False
+        if not host.exists(path):
             origin_record.drop_kept(host, "data", path)
         elif delete and ours:
             host.remove(path)
             origin_record.drop_kept(host, "data", path)
         elif delete:
-            host.kept(path, "it may have been there before the first apply", f"remove it by hand if it is not needed: rm -r {path}")
+            host.kept(path, "it may have existed before the first apply", f"rm -r {path}, if it is not needed")
         else:
             origin_record.add_kept(host, "data", [path] if ours else [])
             host.kept(path, "data", "reset again with --delete-data, if they are not needed")

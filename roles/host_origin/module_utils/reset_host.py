@@ -1,7 +1,7 @@
 # ruff: noqa: INP001 - Ansible gives it its package: ansible.module_utils
-"""A host as the modules `host_origin` and `put_back` look at it and change it: the only place that runs programs.
+"""The host as `host_origin` and `put_back` access it: files, programs, and the list of changes, kept things and failures.
 
-It records what changed, what was kept and why, and what could not be done; in check mode nothing is changed.
+In check mode nothing changes.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     Runner = Callable[[Sequence[str]], "tuple[int, str]"]
 
 SOURCE = "roles/host_origin"
-# What has yet to be told to a service: on a tmpfs, because a boot tells it to everybody.
+# Markers of pending restarts and reloads; on a tmpfs, because a boot makes them unnecessary.
 MARKS = "/run/primus-reset"
 PROGRAM_S = 900
 
 
 def run_program(argv: Sequence[str]) -> tuple[int, str]:
-    """Run a program of the host; return its exit status and its output, both streams together."""
+    """Run a program; return its exit code and its output, both streams together."""
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C"}
     try:
         done = subprocess.run(
@@ -49,52 +49,59 @@ class Host:
         self.run = run
         self.diffs: list[dict[str, str]] = []
         self.verdicts: list[dict[str, Any]] = []
-        self.broken: list[str] = []
+        self.failures: list[str] = []
 
     def at(self, path: str) -> Path:
-        """Return where an absolute path of the host lies."""
+        """Return an absolute path of the host below `root`."""
         return self.root / path.lstrip("/")
 
     def read(self, path: str) -> str:
-        """Return a file's text, or an empty string where there is none."""
+        """Return a file's text, or an empty string if it does not exist."""
         try:
             return self.at(path).read_text(encoding="utf-8", errors="replace")
         except (FileNotFoundError, NotADirectoryError):
             return ""
 
-    def there(self, path: str) -> bool:
-        """Say whether a path exists, a dangling link included."""
+    def exists(self, path: str) -> bool:
+        """Return whether a path exists; a dangling link exists too."""
         return os.path.lexists(self.at(path))
 
     def changed(self, what: str, before: str, after: str) -> None:
-        """Record a change, made or (in check mode) due."""
+        """Record a change; in check mode, one that would be made."""
         self.diffs.append({"before_header": what, "after_header": what, "before": f"{before}\n", "after": f"{after}\n"})
 
     def kept(self, what: str, reason: str, fix: str = "") -> None:
-        """Record what stays on the host although a role brought or changed it."""
-        record = {"check": "reset.kept", "device": what, "host": self.name, "verdict": "skipped", "expected": "as before", "found": what}
+        """Record something of a role that stays on the host."""
+        record = {
+            "check": "reset.kept",
+            "device": what,
+            "host": self.name,
+            "verdict": "skipped",
+            "expected": "original state",
+            "found": what,
+        }
         self.verdicts.append(
             {**record, "reason": f"{what}: {reason}", "fix": fix, "source": SOURCE, "started": time.time(), "schema": "primus.verdict/1"}
         )
 
-    def broke(self, what: str, reason: str, fix: str) -> None:
-        """Record what could not be put back: the task fails at its end."""
-        self.broken.append(f"{what}: {reason}. Fix: {fix}")
+    def fail(self, what: str, reason: str, fix: str) -> None:
+        """Record something that could not be restored; the task fails at its end."""
+        self.failures.append(f"{what}: {reason}. Fix: {fix}")
 
-    def do(self, what: str, before: str, after: str, argv: Sequence[str], *, fix: str) -> bool:
-        """Run a program that changes something, and record it; return whether it went well."""
+    def run_change(self, what: str, before: str, after: str, argv: Sequence[str], *, fix: str) -> bool:
+        """Run a program that changes something, and record the change; return whether it succeeded."""
         status, output = (0, "") if self.check else self.run(argv)
         if status:
-            self.broke(what, f"`{' '.join(argv)}` ended with {status}: {' '.join(output.split()[-40:])}", fix)
+            self.fail(what, f"`{' '.join(argv)}` exited with {status}: {' '.join(output.split()[-40:])}", fix)
             return False
         self.changed(what, before, after)
         return True
 
     def remove(self, path: str) -> None:
-        """Remove a file, a link or a whole folder, and record it; what is not there needs nothing."""
-        if not self.there(path):
+        """Remove a file, a link or a folder if it exists, and record the change."""
+        if not self.exists(path):
             return
-        self.changed(path, "is there", "removed")
+        self.changed(path, "present", "removed")
         if self.check:
             return
         target = self.at(path)
@@ -103,18 +110,18 @@ class Host:
         else:
             target.unlink()
 
-    def mark(self, name: str) -> None:
-        """Note that a service must be told of a change; a run that is killed before it does so leaves the mark."""
+    def mark_pending(self, name: str) -> None:
+        """Write the marker of a command that must run after a change; an interrupted run leaves it."""
         if self.check:
             return
         path = self.at(f"{MARKS}/{name}")
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.touch()
 
-    def tell(self, name: str, argv: Sequence[str], *, fix: str) -> None:
-        """Tell a service about its changes, those of this run or of one that was killed."""
+    def run_pending(self, name: str, argv: Sequence[str], *, fix: str) -> None:
+        """Run a command if its marker exists, from this run or an interrupted one."""
         path = self.at(f"{MARKS}/{name}")
-        if not self.check and path.exists() and self.do(" ".join(argv), "not told", "told", argv, fix=fix):
+        if not self.check and path.exists() and self.run_change(" ".join(argv), "pending", "done", argv, fix=fix):
             path.unlink()
 
     def result(self) -> dict[str, Any]:

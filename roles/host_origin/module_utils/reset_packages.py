@@ -1,5 +1,5 @@
 # ruff: noqa: INP001 - Ansible gives it its package: ansible.module_utils
-"""Packages, put back: those that a role installed go with what came along for them, those that had to give way come again."""
+"""Remove packages of a role and their dependencies, and install packages again that they replaced."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ if TYPE_CHECKING:
     from ansible.module_utils.reset_host import Host
 
 APT = ["apt-get", "--yes", "--quiet", "-o", "DPkg::Lock::Timeout=300"]
-# apt otherwise keeps what a package merely recommends or suggests.
+# By default apt keeps packages that another one only recommends or suggests.
 ONLY_NEEDED = ["-o", "APT::AutoRemove::RecommendsImportant=false", "-o", "APT::AutoRemove::SuggestsImportant=false"]
-FIX = "see what the package manager says (apt-get -f install, dnf check), then reset again"
+FIX = "correct the error of the package manager (apt-get -f install, dnf check), then reset again"
 
 
 def removable_packages(host: Host, origin: Origin, names: Sequence[str]) -> list[str]:
-    """Return what goes: a role's packages that were not there before, and what came along for them.
+    """Return the packages to remove: those of the role that are new, and their dependencies.
 
-    Those that something else has come to need since stay.
+    Packages that another package needs since then stay.
     """
     if not names:
         return []
     here = installed_packages(host)
     if not origin.complete:
         for name in sorted(here & set(names)) if host.diffs else ():
-            host.kept(f"package {name}", "it may have been there before the first apply", "remove it by hand if it is not needed")
+            host.kept(f"package {name}", "it may have existed before the first apply", "remove it by hand if it is not needed")
         return []
     ours = sorted(here & set(names) - origin.packages)
     if not ours or not _debian(host):
@@ -47,16 +47,16 @@ def removable_packages(host: Host, origin: Origin, names: Sequence[str]) -> list
 
 
 def remove_packages(host: Host, names: Sequence[str], *, purge: bool) -> None:
-    """Remove packages; with `purge` their configuration too, which is wrong where data lie in a place that a purge would empty."""
+    """Remove packages; with `purge` their configuration too. A purge can delete data folders, so the caller decides."""
     argv = [*APT, "purge" if purge else "remove", *names] if _debian(host) else ["dnf", "--assumeyes", "remove", *names]
-    host.do("packages", " ".join(names), "removed", argv, fix=FIX)
+    host.run_change("packages", " ".join(names), "removed", argv, fix=FIX)
 
 
-def sweep_packages(host: Host, origin: Origin) -> None:
-    """Remove what came along for packages of ours, and what apt keeps although nothing needs it any more.
+def remove_leftover_packages(host: Host, origin: Origin) -> None:
+    """Remove new packages that were installed as dependencies and that nothing needs any more.
 
-    Of two packages that provide the same thing (awk) apt gives up none by itself. The kernel that runs stays, and so does what came along
-    for a package that somebody has installed since, needed or merely recommended.
+    If two packages provide the same thing (awk), apt removes neither by itself. The running kernel stays, and so do packages that a package
+    of the administrator needs or recommends.
     """
     if not origin.complete or not _debian(host):
         return
@@ -69,16 +69,16 @@ def sweep_packages(host: Host, origin: Origin) -> None:
         remove_packages(host, sorted(extra), purge=True)
 
 
-def bring_packages_back(host: Host, origin: Origin, names: Iterable[str]) -> None:
-    """Install again what had to give way to a package of ours."""
+def reinstall_packages(host: Host, origin: Origin, names: Iterable[str]) -> None:
+    """Install packages again that packages of a role replaced."""
     missing = sorted(set(names) & origin.packages - installed_packages(host)) if origin.complete and names else []
     if missing:
         argv = [*APT, "--no-install-recommends", "install", *missing] if _debian(host) else ["dnf", "--assumeyes", "install", *missing]
-        host.do("packages", "gave way to ours", f"{' '.join(missing)} installed", argv, fix=FIX)
+        host.run_change("packages", "removed by packages of a role", f"{' '.join(missing)} installed", argv, fix=FIX)
 
 
 def _recommended(host: Host, by: set[str]) -> set[str]:
-    """Return what some packages recommend, alternatives and all."""
+    """Return what these packages recommend, with all alternatives."""
     _, output = host.run(["dpkg-query", "--show", "--showformat=${Package}\t${Recommends}\n"]) if by else (0, "")
     listed = dict(line.partition("\t")[::2] for line in output.splitlines())
     return {word for name in by for word in re.findall(r"(?:^|[,|])\s*([a-z0-9][a-z0-9+.-]+)", listed.get(name, ""))}
@@ -93,16 +93,15 @@ def _debian(host: Host) -> bool:
 
 
 def _going(host: Host, origin: Origin, names: Sequence[str], ours: Sequence[str]) -> tuple[set[str], list[str]]:
-    """Return what goes with these packages, and which packages of others would have to go too.
+    """Return the packages that are removed together with these, and packages of others that would be removed too.
 
-    With them goes what was only installed for them, as far as it was not there before. Of others are those that were there before,
-    and those that somebody has asked for since.
+    The first are new packages that were installed only as dependencies. Packages of others existed before, or were installed by hand since.
     """
     going = _would_remove(host, [*ONLY_NEEDED, "--auto-remove", "purge", *names])
-    asked_for = set(host.run(["apt-mark", "showmanual"])[1].split()) if going - set(names) else set()
-    # What nobody needed already before is listed as well; only a look without it tells whether these packages take it along.
+    manual = set(host.run(["apt-mark", "showmanual"])[1].split()) if going - set(names) else set()
+    # The list includes packages that were already unneeded before. A run without --auto-remove excludes them.
     before = _would_remove(host, ["purge", *names]) & origin.packages if going & origin.packages else set()
-    return going - origin.packages, sorted((going & asked_for - set(ours)) | before)
+    return going - origin.packages, sorted((going & manual - set(ours)) | before)
 
 
 def _would_remove(host: Host, words: list[str]) -> set[str]:

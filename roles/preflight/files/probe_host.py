@@ -1,11 +1,11 @@
-"""Say as JSON what this host is, and with `--check` whether that is enough: reads only, needs nothing but Python 3.9.
+"""Print facts of this host as JSON, and with `--check` verdicts on them. Reads only; needs Python 3.9 and no packages.
 
     python3 probe_host.py                      {"schema": ..., "facts": {...}}
     python3 probe_host.py --check '{"min_memory_gib": 2, ...}'   the same with "verdicts": [...] (`-`: read them from stdin)
 
-`primus-bootstrap probe` and the role `preflight` send this file through `probe_host.sh`; the options then follow it on
-stdin: `{"check": {...}, "become_password": "...", "root": "/"}`. `root` is the top of the file tree to read, for tests.
-It is one file, and longer than the others, because it travels alone; imports that cost milliseconds stand where they are used.
+`primus-bootstrap probe` and the role `preflight` send this file through `probe_host.sh`, followed by the options on stdin:
+`{"check": {...}, "become_password": "...", "root": "/"}`. `root` is the top of the file tree to read, for tests.
+It is one long file because it is sent on its own. Slow imports are inside the functions that need them.
 """
 
 # pathlib costs milliseconds on every host:
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 SCHEMA = "primus.probe/1"
 VERDICT_SCHEMA = "primus.verdict/1"
 GIB = 1 << 30
-# How long a look-up that may hang (a name server, sudo's own look-ups) is waited for.
-PATIENCE_S = 3.0
+# Time limit of a lookup that can hang (name servers, sudo).
+LOOKUP_TIMEOUT_S = 3.0
 ROOT = "/"
 
 
 def read(*parts: str) -> str | None:
-    """Return a small file's text without its line end, or None where it cannot be read."""
+    """Return a small file's text without its line end, or None if it cannot be read."""
     try:
         with open(os.path.join(ROOT, *parts), encoding="utf-8", errors="replace") as file:
             return file.read().strip()
@@ -39,8 +39,8 @@ def read(*parts: str) -> str | None:
         return None
 
 
-def listed(*parts: str) -> list[str]:
-    """Return the sorted names in a folder; none where there is no such folder."""
+def names_in(*parts: str) -> list[str]:
+    """Return the sorted names in a folder; empty if it does not exist."""
     try:
         return sorted(os.listdir(os.path.join(ROOT, *parts)))
     except OSError:
@@ -48,7 +48,7 @@ def listed(*parts: str) -> list[str]:
 
 
 def number(text: str | None) -> int | None:
-    """Return a whole number, or None where the text is none or negative (the kernel's word for not known)."""
+    """Return a whole number, or None if the text is no number or negative (the kernel's value for unknown)."""
     try:
         value = int(text or "", 0)
     except ValueError:
@@ -57,7 +57,7 @@ def number(text: str | None) -> int | None:
 
 
 def link_name(*parts: str) -> str:
-    """Return the last part of what a link points to, or an empty string."""
+    """Return the last part of a link's target, or an empty string."""
     try:
         return os.path.basename(os.readlink(os.path.join(ROOT, *parts)))
     except OSError:
@@ -65,7 +65,7 @@ def link_name(*parts: str) -> str:
 
 
 def os_release() -> dict[str, str]:
-    """Return the distribution as os-release names it."""
+    """Return id, version and name of the distribution from os-release."""
     pairs = (line.split("=", 1) for line in (read("etc/os-release") or "").splitlines() if "=" in line)
     values = {key: value.strip("\"'") for key, value in pairs}
     return {"id": values.get("ID", ""), "version": values.get("VERSION_ID", ""), "name": values.get("PRETTY_NAME", "")}
@@ -83,7 +83,7 @@ def memory() -> dict[str, float]:
 
 
 def disk(path: str) -> dict[str, Any]:
-    """Return the space of the file system that holds a path, in GiB; inodes in percent (None: the file system has none)."""
+    """Return the space of a path's file system in GiB, and free inodes in percent (None: the file system has no inodes)."""
     state = os.statvfs(os.path.join(ROOT, path.lstrip("/")))
     return {
         "path": path,
@@ -95,16 +95,16 @@ def disk(path: str) -> dict[str, Any]:
 
 
 def disks(paths: list[str]) -> list[dict[str, Any]]:
-    """Return the space at each path that exists here."""
+    """Return the space at each path that exists."""
     return [disk(path) for path in paths if os.path.exists(os.path.join(ROOT, path.lstrip("/")))]
 
 
 def time_synchronised() -> bool | None:
-    """Return whether the kernel's clock is kept by a time service, or None where the kernel does not say.
+    """Return whether a time service synchronises the kernel's clock, or None if the kernel does not tell.
 
     adjtimex(2) with no mode set only reads; its result 5 (TIME_ERROR) and the bit STA_UNSYNC (0x40) both mean no.
     """
-    import ctypes  # noqa: PLC0415 (10 ms that only this look-up needs)
+    import ctypes  # noqa: PLC0415 (takes 10 ms and only this function needs it)
 
     buffer = ctypes.create_string_buffer(512)
     try:
@@ -117,15 +117,15 @@ def time_synchronised() -> bool | None:
     return state != 5 and not int.from_bytes(buffer.raw[40:44], sys.byteorder) & 0x40
 
 
-def sudo(password: str | None) -> tuple[str, str]:  # noqa: PLR0911 (one for each answer)
-    """Return root | yes | password (the given one works) | wants_password | wrong_password | no, and sudo's own words."""
+def sudo(password: str | None) -> tuple[str, str]:  # noqa: PLR0911 (one for each result)
+    """Return root | yes | password (the given one works) | wants_password | wrong_password | no, and sudo's message."""
     if os.geteuid() == 0:
         return "root", ""
-    import subprocess  # noqa: PLC0415 (8 ms that root does not need)
+    import subprocess  # noqa: PLC0415 (takes 8 ms and root does not need it)
 
     def attempt(flags: list[str], text: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            ["sudo", *flags, "true"], input=text, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+            ["sudo", *flags, "true"], input=text, capture_output=True, text=True, timeout=LOOKUP_TIMEOUT_S, check=False,
             env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"},
         )  # fmt: skip
 
@@ -133,26 +133,26 @@ def sudo(password: str | None) -> tuple[str, str]:  # noqa: PLR0911 (one for eac
         first = attempt(["-n"], "")
         if first.returncode == 0:
             return "yes", ""
-        words = " ".join(first.stderr.split())
-        if "password is required" not in words and "authentication is required" not in words:
-            return "no", words
+        message = " ".join(first.stderr.split())
+        if "password is required" not in message and "authentication is required" not in message:
+            return "no", message
         if not password:
-            return "wants_password", words
+            return "wants_password", message
         second = attempt(["-S", "-p", ""], password + "\n")
         return ("password", "") if second.returncode == 0 else ("wrong_password", " ".join(second.stderr.split()))
     except FileNotFoundError:
         return "no", "sudo is not installed"
     except subprocess.TimeoutExpired:
-        return "no", f"sudo gave no answer within {PATIENCE_S:g} s"
+        return "no", f"sudo gave no answer within {LOOKUP_TIMEOUT_S:g} s"
 
 
 def gpus() -> list[dict[str, Any]]:
     """Return display controllers (class 0x03) and processing accelerators (0x12) on the PCI bus, counted by id.
 
-    A virtual function whose physical function is on this host as well is not counted again.
+    Virtual functions are not counted if their physical function is on this host too.
     """
     found: dict[tuple[str, ...], int] = {}
-    for slot in listed("sys/bus/pci/devices"):
+    for slot in names_in("sys/bus/pci/devices"):
         folder = ("sys/bus/pci/devices", slot)
         code = read(*folder, "class") or ""
         if code[:4] not in ("0x03", "0x12") or link_name(*folder, "physfn"):
@@ -178,9 +178,9 @@ def ipv4(name: str) -> str:
 
 
 def nics() -> list[dict[str, Any]]:
-    """Return network interfaces with hardware behind them or an address on them (pods' veth pairs have neither)."""
+    """Return network interfaces that have hardware or an address (veth pairs of pods have neither)."""
     found = []
-    for name in listed("sys/class/net"):
+    for name in names_in("sys/class/net"):
         folder = ("sys/class/net", name)
         hardware = os.path.exists(os.path.join(ROOT, *folder, "device"))
         address = ipv4(name) if ROOT == "/" else ""
@@ -203,8 +203,8 @@ def nics() -> list[dict[str, Any]]:
 def rdma() -> list[dict[str, str]]:
     """Return the ports of RDMA devices."""
     found = []
-    for device in listed("sys/class/infiniband"):
-        for port in listed("sys/class/infiniband", device, "ports"):
+    for device in names_in("sys/class/infiniband"):
+        for port in names_in("sys/class/infiniband", device, "ports"):
             folder = ("sys/class/infiniband", device, "ports", port)
             values = {name: read(*folder, name) or "" for name in ("state", "link_layer", "rate")}
             found.append({"device": device, "port": port, **values})
@@ -218,7 +218,7 @@ def default_nic() -> str:
 
 
 def virtualisation() -> str:
-    """Return the container or the virtual machine that this host is, or none."""
+    """Return the kind of container, `vm` for a virtual machine, or `none`."""
     named = read("run/systemd/container")
     if not named:
         files = (("run/.containerenv", "podman"), (".dockerenv", "docker"))
@@ -229,7 +229,7 @@ def virtualisation() -> str:
 
 
 def listening() -> dict[int, dict[str, int]]:
-    """Return the TCP ports on which something listens, each with the sockets' inodes and the number of the account that opened them."""
+    """Return the TCP ports that are listened on, each with the inodes of its sockets and the uid that opened them."""
     found: dict[int, dict[str, int]] = {}
     for table in ("proc/net/tcp", "proc/net/tcp6"):
         for line in (read(table) or "").splitlines()[1:]:
@@ -240,7 +240,7 @@ def listening() -> dict[int, dict[str, int]]:
 
 
 def resolve(names: list[str]) -> dict[str, list[str] | None]:
-    """Return the addresses that each name has here; None where the look-up gave no answer in time."""
+    """Return the addresses that each name resolves to; None if the lookup timed out."""
     import socket  # noqa: PLC0415
     import threading  # noqa: PLC0415
 
@@ -253,7 +253,7 @@ def resolve(names: list[str]) -> dict[str, list[str] | None]:
             found[name] = []
 
     threads = [threading.Thread(target=look_up, args=(name,), daemon=True) for name in names]
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + LOOKUP_TIMEOUT_S
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -262,7 +262,7 @@ def resolve(names: list[str]) -> dict[str, list[str] | None]:
 
 
 def read_facts(options: dict[str, Any]) -> dict[str, Any]:
-    """Return everything that this host says about itself."""
+    """Return all facts of this host."""
     started = time.time()
     check = options.get("check") or {}
     name = os.uname()
@@ -293,21 +293,21 @@ def read_facts(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def account_of(pid: str) -> int | None:
-    """Return the number of the account that a process runs as; None where it has ended."""
+    """Return the uid of a process; None if it has ended."""
     rows = ((read("proc", pid, "status") or "").partition("\nUid:")[2].split() or [""])[:1]
     return int(rows[0]) if rows[0].isdigit() else None
 
 
-def holders(port: int, meant: str) -> set[str] | None:
-    """Return the names of the programs that listen on a port; None where this user may not see whose socket it is.
+def holders(port: int, expected: str) -> set[str] | None:
+    """Return the names of the programs that listen on a port; None if this user cannot see whose socket it is.
 
-    Root of a container may not look into the processes of other accounts. Where the account that opened the socket runs one program only,
-    it is that one; where it runs the program that is meant to listen there among others, it is taken to be the one that is meant.
+    Root of a container cannot see the open files of other accounts' processes. If the account that opened the socket runs only one program,
+    that program is returned. If it runs several, and the expected program is one of them, the expected one is returned.
     """
     sockets = listening().get(port, {})
     wanted = {f"socket:[{inode}]" for inode in sockets}
     names, hidden, suspects = set(), False, set()
-    for pid in filter(str.isdigit, listed("proc")):
+    for pid in filter(str.isdigit, names_in("proc")):
         try:
             links = {os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")}
         except PermissionError:
@@ -321,17 +321,20 @@ def holders(port: int, meant: str) -> set[str] | None:
                 names.add(read("proc", pid, "comm") or "?")
     if names or not hidden:
         return names
-    return suspects if len(suspects) == 1 else {meant} & suspects or None
+    return suspects if len(suspects) == 1 else {expected} & suspects or None
 
 
-# Of each check: where its expectation stands, and how to mend what it finds; `{device}` is what it looked at.
-CHECKS = {
-    "os": ("preflight_supported_os", "install one of the supported systems, or add this one to preflight_supported_os at your own risk"),
-    "python": ("preflight_min_python", "install a newer python3, or name one in ansible_python_interpreter"),
-    "sudo": ("ansible_become", "give this user a sudo rule, or the password by --ask-become-pass or a Vault's ansible_become_password"),
+# For each check: the variable or document with the requirement, and the fix; `{device}` is the checked object.
+CHECK_TEXTS = {
+    "os": ("preflight_supported_os", "install a supported distribution, or add this one to preflight_supported_os at your own risk"),
+    "python": ("preflight_min_python", "install a newer python3, or set ansible_python_interpreter to one"),
+    "sudo": (
+        "ansible_become",
+        "add a sudo rule for this user, or pass the password with --ask-become-pass or ansible_become_password in a Vault file",
+    ),
     "time_sync": ("preflight_require_time_sync", "start chrony (the phase baseline does), or set preflight_require_time_sync: false"),
     "disk": ("preflight_min_disk_gib", "free space below {device}, or lower preflight_min_disk_gib"),
-    "memory": ("preflight_min_memory_gib", "add memory, or take this host out of the cluster"),
+    "memory": ("preflight_min_memory_gib", "add memory, lower preflight_min_memory_gib, or remove this host from hosts.yaml"),
     "port": ("preflight_ports", "stop that program, or move it to another port"),
     "machine_id": ("machine-id(5)", "rm -f /etc/machine-id && systemd-machine-id-setup, then reboot"),
     "mtu": ("preflight_min_mtu", "set the MTU of {device} and of its switch port, or lower preflight_min_mtu"),
@@ -342,8 +345,8 @@ CHECKS = {
 def record(  # noqa: PLR0913 (the fields of a record)
     check: str, verdict: str, expected: object, found: object, reason: str, *, device: str = "", unit: str = ""
 ) -> dict[str, Any]:
-    """Return one verdict record; a pass needs no reason, and only what failed or is unknown has something to mend."""
-    source, fix = CHECKS[check]
+    """Return one verdict record. A pass has no reason; only fail and unknown have a fix."""
+    source, fix = CHECK_TEXTS[check]
     return {
         "check": check,
         "verdict": verdict,
@@ -359,42 +362,42 @@ def record(  # noqa: PLR0913 (the fields of a record)
 
 
 def outcome(right: bool | None, /) -> str:  # noqa: FBT001
-    """Return the verdict's word; None is unknown."""
+    """Return the verdict for True, False, or None (unknown)."""
     return "unknown" if right is None else "pass" if right else "fail"
 
 
-def judge_os(facts: dict[str, Any], check: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Judge whether the roles are written for the distribution and its release."""
+def check_os(facts: dict[str, Any], check: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Check that the distribution and its release are supported."""
     names, release = check["supported_os"], f"{facts['os']['id']} {facts['os']['version']}".strip()
     known = any(release == name or release.startswith(name + ".") for name in names)
-    reason = f"{facts['os']['name']} is not a supported system" if release else "there is no /etc/os-release"
+    reason = f"{facts['os']['name']} is not a supported distribution" if release else "there is no /etc/os-release"
     yield record("os", outcome(known if release else None), ", ".join(names), release, reason)
 
 
-def judge_python(facts: dict[str, Any], check: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Judge whether Python is new enough for Ansible's modules."""
+def check_python(facts: dict[str, Any], check: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Check that Python is new enough for Ansible's modules."""
     found, wanted = ([int(part) for part in text.split(".")[:2]] for text in (facts["python"], check["min_python"]))
     yield record("python", outcome(found >= wanted), f">= {check['min_python']}", facts["python"], f"Python {facts['python']} is too old")
 
 
-def judge_sudo(facts: dict[str, Any], check: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Judge whether administrator rights can be had: as Ansible has just tried it, or else as sudo says."""
-    said = {"works": facts["sudo"] in ("root", "yes", "password"), "message": facts["sudo_message"]}
-    become = check.get("become") or said
+def check_sudo(facts: dict[str, Any], check: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Check that the user can become root: from Ansible's attempt if there was one, else from sudo."""
+    from_sudo = {"works": facts["sudo"] in ("root", "yes", "password"), "message": facts["sudo_message"]}
+    become = check.get("become") or from_sudo
     reason = f"cannot become root: {become['message'] or 'no reason given'}"
     yield record("sudo", outcome(become["works"]), "root", "root" if become["works"] else facts["sudo"], reason)
 
 
-def judge_time_sync(facts: dict[str, Any], check: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Judge whether something keeps the clock; how far it is off only the controller can tell, who knows when it asked."""
-    kept = facts["clock"]["synchronised"]
-    word = "skipped" if kept is False and not check["require_time_sync"] else outcome(kept)
-    reason = "the kernel does not say" if kept is None else "no time service keeps the clock yet"
-    yield record("time_sync", word, "synchronised", "synchronised" if kept else "not synchronised", reason)
+def check_time_sync(facts: dict[str, Any], check: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Check that a time service synchronises the clock. The controller measures the offset itself."""
+    synchronised = facts["clock"]["synchronised"]
+    verdict = "skipped" if synchronised is False and not check["require_time_sync"] else outcome(synchronised)
+    reason = "the kernel does not tell" if synchronised is None else "no time service synchronises the clock yet"
+    yield record("time_sync", verdict, "synchronised", "synchronised" if synchronised else "not synchronised", reason)
 
 
-def judge_disks(facts: dict[str, Any], check: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Judge whether there is room where packages, images and logs go."""
+def check_disks(facts: dict[str, Any], check: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Check the free space for packages, images and logs."""
     found = {entry["path"]: entry for entry in facts["disks"]}
     for path in check["disk_paths"]:
         entry, wanted = found.get(path), check["min_disk_gib"]
@@ -404,69 +407,81 @@ def judge_disks(facts: dict[str, Any], check: dict[str, Any]) -> Iterator[dict[s
         free, inodes = entry["free_gib"], entry["free_inodes_percent"]
         reason = f"{path} has {free} GiB free, {wanted:g} are needed"
         if entry["read_only"]:
-            reason = f"{path} is mounted read-only (dmesg may name a disk error)"
+            reason = f"{path} is mounted read-only (dmesg may show a disk error)"
         elif inodes is not None and inodes < 1:
             reason = f"{path} has {inodes} % of its inodes left"
         right = free >= wanted and not entry["read_only"] and (inodes is None or inodes >= 1)
         yield record("disk", outcome(right), f">= {wanted:g}", free, reason, device=path, unit="GiB")
 
 
-def judge_memory(facts: dict[str, Any], check: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Judge whether there is memory enough for the smallest role."""
+def check_memory(facts: dict[str, Any], check: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Check the size of the memory."""
     total, wanted = facts["memory"]["total_gib"], check["min_memory_gib"]
-    reason = f"{total} GiB of memory, {wanted:g} are needed" if total else "/proc/meminfo does not say"
+    reason = f"{total} GiB of memory, {wanted:g} are needed" if total else "/proc/meminfo has no MemTotal"
     yield record("memory", outcome(total >= wanted if total else None), f">= {wanted:g}", total or None, reason, unit="GiB")
 
 
-def judge_ports(facts: dict[str, Any], check: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Judge whether ports are free, or held by the very programs that are meant to hold them."""
+def check_ports(facts: dict[str, Any], check: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Check that ports are free or in use by the expected programs."""
     for entry in check["ports"]:
-        port, meant = entry["port"], entry["process"]
-        name = meant[:15]  # as much as the kernel keeps of a program's name
+        port, expected = entry["port"], entry["process"]
+        name = expected[:15]  # the kernel truncates program names
         names = holders(port, name) if port in facts["listening"] else set()
         right = None if names is None else names <= {name}
-        who = ", ".join(sorted(names)) if names else "free" if names is not None else "a program that this user may not see"
-        yield record("port", outcome(right), f"free or {meant}", who, f"port {port} is held by {who}; {meant} needs it", device=str(port))
+        who = ", ".join(sorted(names)) if names else "free" if names is not None else "a program that this user cannot see"
+        yield record(
+            "port", outcome(right), f"free or {expected}", who, f"port {port} is in use by {who}; {expected} needs it", device=str(port)
+        )
 
 
-def judge_identity(facts: dict[str, Any], check: dict[str, Any]) -> Iterator[dict[str, Any]]:  # noqa: ARG001 (one shape for all)
-    """Judge whether the host knows which machine it is; whether another has the same id is for the controller to see."""
+def check_machine_id(facts: dict[str, Any], check: dict[str, Any]) -> Iterator[dict[str, Any]]:  # noqa: ARG001 (all checks have the same signature)
+    """Check the format of the machine-id. The controller checks that it is unique."""
     name = facts["machine_id"]
     reason = f"/etc/machine-id is {'malformed' if name else 'empty or missing'}"
     yield record("machine_id", outcome(len(name) == 32), "32 hex digits", name, reason)
 
 
-def judge_network(facts: dict[str, Any], check: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Judge the frame size of the default route's interface, and whether the names that are needed resolve."""
+def check_network(facts: dict[str, Any], check: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Check the MTU of the default route's interface, and that the required names resolve."""
     name, wanted = facts["default_nic"], check["min_mtu"]
     mtu = next((nic["mtu"] for nic in facts["nics"] if nic["name"] == name), None)
     reason = f"{name} has MTU {mtu}" if mtu else "there is no IPv4 default route whose MTU could be read"
     yield record("mtu", outcome(mtu >= wanted if mtu else None), f">= {wanted}", mtu, reason, device=name, unit="bytes")
     for name, addresses in facts["resolved"].items():
         right = None if addresses is None else bool(addresses)
-        reason = f"{name} has no address" if addresses is not None else f"looking {name} up gave no answer within {PATIENCE_S:g} s"
+        reason = f"{name} has no address" if addresses is not None else f"the lookup of {name} gave no answer within {LOOKUP_TIMEOUT_S:g} s"
         yield record("name_resolution", outcome(right), "an address", ", ".join(addresses or ()), reason, device=name)
 
 
-JUDGES = (judge_os, judge_python, judge_sudo, judge_time_sync, judge_disks, judge_memory, judge_ports, judge_identity, judge_network)
+CHECK_FUNCTIONS = (
+    check_os,
+    check_python,
+    check_sudo,
+    check_time_sync,
+    check_disks,
+    check_memory,
+    check_ports,
+    check_machine_id,
+    check_network,
+)
 
 
-def judge(facts: dict[str, Any], check: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the verdict records of every check; those that the site skips say why."""
+def evaluate(facts: dict[str, Any], check: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the verdict records of all checks; skipped ones have the inventory's reason."""
     verdicts = []
-    for judgement in JUDGES:
+    for function in CHECK_FUNCTIONS:
         started = time.time()
-        for found in judgement(facts, check):
-            waived = check["skip"].get(found["check"])
-            if waived is not None:
-                found.update(verdict="skipped", source="preflight_skip", reason=waived, fix="")
+        for found in function(facts, check):
+            skip_reason = check["skip"].get(found["check"])
+            if skip_reason is not None:
+                found.update(verdict="skipped", source="preflight_skip", reason=skip_reason, fix="")
             spent = round(time.time() - started, 4)
             verdicts.append({**found, "host": check["host"], "started": started, "seconds": spent, "schema": VERDICT_SCHEMA})
     return verdicts
 
 
 def main(arguments: list[str]) -> None:
-    """Print facts, and verdicts where expectations were given, as one JSON object on one line."""
+    """Print facts, and verdicts if requirements are given, as one JSON object on one line."""
     global ROOT  # noqa: PLW0603 (set once, before anything is read)
     options: dict[str, Any] = {}
     if arguments[:1] == ["--check"]:
@@ -477,11 +492,11 @@ def main(arguments: list[str]) -> None:
     facts = read_facts(options)
     answer: dict[str, Any] = {"schema": SCHEMA, "facts": facts}
     if options.get("check"):
-        answer["verdicts"] = judge(facts, options["check"])
+        answer["verdicts"] = evaluate(facts, options["check"])
     facts["clock"]["done_at"] = time.time()
     sys.stdout.write(json.dumps(answer) + "\n")
     sys.stdout.flush()
-    # A look-up that still hangs must not hold up the end.
+    # Do not wait for a lookup that still hangs.
     os._exit(0)
 
 

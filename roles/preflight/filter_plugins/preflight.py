@@ -1,5 +1,5 @@
 # ruff: noqa: INP001 (Ansible loads it by path)
-"""What the role `preflight` decides on the controller: from the probes of hosts to refusals, one line a check."""
+"""Filters of the role `preflight`: turn probe results into failure messages, one line per check."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 _SCHEMA = "primus.verdict/1"
-_TWIN_FIX = "on all but one of them: rm -f /etc/machine-id && systemd-machine-id-setup, then reboot"
-# How many twins of a host are named: of a fleet that was cloned from one image all would be.
-_NAMED = 3
-# The variable that says where a program listens, if not at the port of preflight_ports.
+_DUPLICATE_FIX = "on all but one of them: rm -f /etc/machine-id && systemd-machine-id-setup, then reboot"
+# Maximum number of hosts in a message. In a cluster cloned from one image all hosts have the same machine-id.
+_SHOWN = 3
+# Variables that override the port of a program in preflight_ports.
 PORT_VARIABLES = {
     "redis-server": "redis_port",
     "juicefs": "juicefs_metrics_port",
@@ -26,14 +26,14 @@ PORT_VARIABLES = {
     "prometheus-node-exporter": "node_exporter_port",
     "prometheus-alertmanager": "alertmanager_port",
 }
-# Redis listens on one of two ports, and what is stated says on which: roles/redis/vars/main.yml, _redis_main_port.
+# Redis listens on one of two ports, depending on these variables: roles/redis/vars/main.yml, _redis_main_port.
 _REDIS, _REDIS_PLAIN_PORT = "redis-server", 6379
 REDIS_VARIABLES = ("redis_tls_port", "redis_tls", "redis_tls_cert_file")
 _PROBE_FIX = "install python3 (3.9 or newer) on the host, or name one in ansible_python_interpreter"
 
 
 def preflight_become(result: Mapping[str, Any]) -> dict[str, Any]:
-    """Return whether Ansible became root, and what it said where it did not."""
+    """Return whether Ansible became root, and the error message if not."""
     words = str(result.get("stdout") or "").split()
     message = str(result.get("msg") or result.get("stderr") or result.get("stdout") or "").strip().removeprefix("Task failed: ")
     works = words[-1:] == ["0"]
@@ -41,7 +41,7 @@ def preflight_become(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def preflight_answer(result: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the JSON of a probe, the last line of what the host printed; empty where there is none."""
+    """Return the JSON of a probe from the last line of its output; empty if there is none."""
     try:
         answer = json.loads(str(result.get("stdout") or "").strip().rpartition("\n")[2])
     except ValueError:
@@ -52,42 +52,42 @@ def preflight_answer(result: Mapping[str, Any]) -> dict[str, Any]:
 def preflight_identities(
     hosts: Sequence[str], hostvars: Mapping[str, Any], played: Sequence[str], skip: Sequence[Mapping[str, str]]
 ) -> dict[str, Any]:
-    """Return a verdict for every host of this play: whether another host, of this play or an earlier one, is the same machine.
+    """Return a verdict for every host of this play: whether another host of this play or an earlier one has the same machine-id.
 
-    Each host's probe is read once, so the cost grows with the fleet and not with its square.
+    Each host's probe is read once, so the cost is linear in the number of hosts.
     """
-    twins: dict[str, list[str]] = defaultdict(list)
+    hosts_of: dict[str, list[str]] = defaultdict(list)
     for host in hosts:
         probe = hostvars[host].get("__preflight_probe")
         machine = preflight_answer(probe).get("facts", {}).get("machine_id") if probe else None
         if machine:
-            twins[machine].append(host)
-    waived = {entry["check"]: entry["reason"] for entry in skip}.get("machine_id_unique")
+            hosts_of[machine].append(host)
+    skip_reason = {entry["check"]: entry["reason"] for entry in skip}.get("machine_id_unique")
     mine = set(played)
-    found = [(machine, host, names) for machine, names in twins.items() for host in names if host in mine]
-    return {"verdicts": [_identity(machine, host, names, waived) for machine, host, names in found]}
+    found = [(machine, host, names) for machine, names in hosts_of.items() for host in names if host in mine]
+    return {"verdicts": [_identity(machine, host, names, skip_reason) for machine, host, names in found]}
 
 
-def _named(hosts: Sequence[str]) -> str:
-    """Return hosts in a few words."""
-    more = len(hosts) - _NAMED
-    return ", ".join(hosts[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+def _shown(hosts: Sequence[str]) -> str:
+    """Return the first hosts and the number of the others as text."""
+    more = len(hosts) - _SHOWN
+    return ", ".join(hosts[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
-def _identity(machine: str, host: str, names: Sequence[str], waived: str | None) -> dict[str, Any]:
+def _identity(machine: str, host: str, names: Sequence[str], skip_reason: str | None) -> dict[str, Any]:
     others = [name for name in names if name != host]
-    verdict = "skipped" if waived is not None else "fail" if others else "pass"
+    verdict = "skipped" if skip_reason is not None else "fail" if others else "pass"
     empty = dict.fromkeys(("unit", "device", "serial"), "")
     return {
         **empty,
         "check": "machine_id_unique",
         "host": host,
         "verdict": verdict,
-        "expected": "no other host with it",
+        "expected": "unique",
         "found": machine,
-        "source": "machine-id(5)" if waived is None else "preflight_skip",
-        "reason": waived or (f"{_named(others)} {'have' if len(others) > 1 else 'has'} the same machine-id" if others else ""),
-        "fix": _TWIN_FIX if verdict == "fail" else "",
+        "source": "machine-id(5)" if skip_reason is None else "preflight_skip",
+        "reason": skip_reason or (f"{_shown(others)} {'have' if len(others) > 1 else 'has'} the same machine-id" if others else ""),
+        "fix": _DUPLICATE_FIX if verdict == "fail" else "",
         "started": 0.0,
         "seconds": 0.0,
         "schema": _SCHEMA,
@@ -95,13 +95,13 @@ def _identity(machine: str, host: str, names: Sequence[str], waived: str | None)
 
 
 def preflight_ports(ports: Sequence[Mapping[str, Any]], groups: Sequence[str], stated: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the ports that a host of these groups needs, each where the host's variables put it."""
+    """Return the ports that a host of these groups needs, with the numbers that its variables set."""
     mine = [dict(one) for one in ports if one["group"] in groups]
     return [{**one, "port": _port_of(one, stated)} for one in mine]
 
 
 def port_variable(process: str, stated: Mapping[str, Any]) -> str:
-    """Return the variable that says where a program listens on a host with these variables; empty = none does."""
+    """Return the variable that sets the port of a program on a host with these variables; empty = none."""
     plain = str(stated.get("redis_tls", True)).lower() in {"false", "no", "off", "0"}
     own = bool(stated.get("redis_tls_cert_file")) and not stated.get("redis_tls_port")
     return "redis_tls_port" if process == _REDIS and not plain and not own else PORT_VARIABLES.get(process, "")
@@ -113,8 +113,8 @@ def _port_of(one: Mapping[str, Any], stated: Mapping[str, Any]) -> int:
     return int(stated.get(variable) or default)
 
 
-def port_twins(ports: Sequence[Mapping[str, Any]]) -> list[tuple[int, tuple[str, ...]]]:
-    """Return the ports that several programs of one host are to have, with their names."""
+def duplicate_ports(ports: Sequence[Mapping[str, Any]]) -> list[tuple[int, tuple[str, ...]]]:
+    """Return the ports that are set for several programs of one host, with the programs' names."""
     programs: dict[int, list[str]] = defaultdict(list)
     for one in ports:
         if one["process"] not in programs[one["port"]]:
@@ -123,17 +123,18 @@ def port_twins(ports: Sequence[Mapping[str, Any]]) -> list[tuple[int, tuple[str,
 
 
 def preflight_conflicts(probe: Mapping[str, Any], ports: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a line for every port of this host that another program has, or that is stated twice: what, and `Fix:`."""
+    """Return a message for every port of this host that another program uses or that is set twice."""
     held = [one for one in preflight_answer(probe).get("verdicts", ()) if one["check"] == "port" and one["verdict"] == "fail"]
-    return [_line(one) for one in held] + _twin_lines(ports)
+    return [_line(one) for one in held] + _duplicate_lines(ports)
 
 
 def _line(verdict: Mapping[str, Any]) -> str:
     return f"{verdict['check']}: {verdict['reason']}. Fix: {verdict['fix']}"
 
 
-def _twin_lines(ports: Sequence[Mapping[str, Any]]) -> list[str]:
-    return [f"port {port} is stated for {' and for '.join(names)}. Fix: give each a port of its own" for port, names in port_twins(ports)]
+def _duplicate_lines(ports: Sequence[Mapping[str, Any]]) -> list[str]:
+    duplicates = duplicate_ports(ports)
+    return [f"port {port} is set for {' and for '.join(names)}. Fix: set a different port for each" for port, names in duplicates]
 
 
 def preflight_findings(
@@ -143,23 +144,23 @@ def preflight_findings(
     unknown_fails: bool,  # noqa: FBT001 (Jinja calls it so)
     ports: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, list[str]]:
-    """Return a line for every check that stops this host, and for every one that gave no answer: what, and `Fix:`."""
+    """Return a message for every failed check (`failures`) and every unknown one (`unknown`) of this host."""
     answer = preflight_answer(probe)
     if "verdicts" not in answer:
-        words = str(probe.get("stderr") or probe.get("stdout") or probe.get("msg") or "it said nothing").strip()
-        return {"refusals": [f"the host cannot be read: {words.splitlines()[-1]}. Fix: {_PROBE_FIX}"], "unknown": []}
-    twins = json.loads(str(identity["msg"]))["verdicts"]
+        output = str(probe.get("stderr") or probe.get("stdout") or probe.get("msg") or "no output").strip()
+        return {"failures": [f"the probe failed: {output.splitlines()[-1]}. Fix: {_PROBE_FIX}"], "unknown": []}
+    identities = json.loads(str(identity["msg"]))["verdicts"]
     lines: dict[str, list[str]] = {"fail": [], "unknown": []}
-    for one in (*answer["verdicts"], *(verdict for verdict in twins if verdict["host"] == host)):
+    for one in (*answer["verdicts"], *(verdict for verdict in identities if verdict["host"] == host)):
         if one["verdict"] in lines:
             lines[one["verdict"]].append(_line(one))
-    lines["fail"] += _twin_lines(ports)
+    lines["fail"] += _duplicate_lines(ports)
     unknown = [f"unknown: {line}" for line in lines["unknown"]]
-    return {"refusals": lines["fail"] + (unknown if unknown_fails else []), "unknown": unknown}
+    return {"failures": lines["fail"] + (unknown if unknown_fails else []), "unknown": unknown}
 
 
 class FilterModule:
-    """What Ansible looks for in a file of filter plugins."""
+    """The filters of this file, as Ansible expects them."""
 
     def filters(self) -> dict[str, Callable[..., Any]]:
         """Return the filters by name."""

@@ -1,8 +1,9 @@
 #!/usr/bin/python
-"""Find what would keep groups and accounts from having their stated ids on this host: the Ansible module `account_conflicts`.
+"""Ansible module `account_conflicts`: find ids and names of groups and accounts that are in use on this host. Changes nothing.
 
-It only reads, through the host's own name service, so accounts that come from a directory are seen as well. It also says
-whether there is a file of sudo rules of ours, so that a host without one needs no task that removes it.
+ansible.builtin.user stops at the first conflict and changes the uid of an existing account; this module reports all conflicts before
+anything changes. It reads through the host's name service, so that accounts of a directory service count too. It also returns whether the
+role's sudoers file and sshd exist.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ VISUDO = "/usr/sbin/visudo"
 
 
 def group_number(name: str) -> int | None:
-    """Return the number of a group of this host."""
+    """Return the gid of a group of this host."""
     try:
         return grp.getgrnam(name).gr_gid
     except KeyError:
@@ -32,7 +33,7 @@ def group_number(name: str) -> int | None:
 
 
 def group_name(number: int) -> str | None:
-    """Return the name that a group number has on this host."""
+    """Return the name of a gid on this host."""
     try:
         return grp.getgrgid(number).gr_name
     except KeyError:
@@ -40,7 +41,7 @@ def group_name(number: int) -> str | None:
 
 
 def account_number(name: str) -> int | None:
-    """Return the number of an account of this host."""
+    """Return the uid of an account of this host."""
     try:
         return pwd.getpwnam(name).pw_uid
     except KeyError:
@@ -48,7 +49,7 @@ def account_number(name: str) -> int | None:
 
 
 def account_name(number: int) -> str | None:
-    """Return the name that an account number has on this host."""
+    """Return the name of a uid on this host."""
     try:
         return pwd.getpwuid(number).pw_name
     except KeyError:
@@ -56,12 +57,12 @@ def account_name(number: int) -> str | None:
 
 
 def repeated(values: Iterable[Any]) -> list[Any]:
-    """Return what is there more than once."""
+    """Return the values that occur more than once."""
     return [value for value, count in Counter(values).items() if count > 1]
 
 
 def within_file(kind: str, key: str, entries: list[Mapping[str, Any]]) -> Iterator[str]:
-    """Say what contradicts itself in hosts.yaml."""
+    """Report names and ids that occur twice in hosts.yaml."""
     for name in repeated(entry["name"] for entry in entries):
         yield f"{kind} {name} is listed twice. Fix: keep one of the entries"
     for number in repeated(entry[key] for entry in entries if entry.get(key) is not None):
@@ -76,7 +77,7 @@ def on_host(
     number_of: Callable[[str], int | None],
     name_of: Callable[[int], str | None],
 ) -> Iterator[str]:
-    """Say which name has another number here, and which number another name."""
+    """Report names with another id on this host, and ids with another name."""
     for entry in entries:
         name = entry["name"]
         if entry.get(key) is None:
@@ -86,50 +87,50 @@ def on_host(
         number, owner = number_of(name), name_of(wanted)
         if number is not None and number != wanted:
             yield (
-                f"{kind} {name} has {key} {number} on this host and {wanted} in hosts.yaml. Fix: state {key}: {number} for every host, "
-                f"or change the number here by hand, with the owner of its files"
+                f"{kind} {name} has {key} {number} on this host and {wanted} in hosts.yaml. Fix: set {key}: {number} for every host, "
+                f"or change the {key} on this host by hand, and the owner of its files"
             )
         elif owner is not None and owner != name:
             yield f"{key} {wanted} of {kind} {name} belongs to {owner} on this host. Fix: choose another {key}"
 
 
 def refused_rules(name: str, rules: list[str]) -> Iterator[str]:
-    """Say which rules visudo does not take, before one of them is written anywhere."""
+    """Report sudo rules that visudo rejects."""
     for rule in rules:
         done = subprocess.run(
             [VISUDO, "-cf", "-"], input=f"{name} {rule}\n", capture_output=True, text=True, timeout=30, check=False, env={"LC_ALL": "C"}
         )
         if done.returncode:
-            said = " ".join((done.stderr or done.stdout).split())
-            yield f"account {name}: visudo refuses the sudo rule `{rule}` ({said}). Fix: mend it in sudo_rules; sudoers(5) has the syntax"
+            output = " ".join((done.stderr or done.stdout).split())
+            yield f"account {name}: visudo rejects the sudo rule `{rule}` ({output}). Fix: correct it in sudo_rules; see sudoers(5)"
 
 
 def find_problems(groups: list[Mapping[str, Any]], accounts: list[Mapping[str, Any]], *, visudo: bool) -> list[str]:
-    """Return everything that is wrong, each with its fix.
+    """Return all problems, each with its fix.
 
     Args:
-        groups: Every stated group.
-        accounts: Every stated account, the absent ones included.
+        groups: Every group of hosts.yaml.
+        accounts: Every account of hosts.yaml, absent ones included.
         visudo: Whether this host has visudo.
     """
     present = [entry for entry in accounts if entry.get("state", "present") == "present"]
     problems = [*within_file("group", "gid", groups), *within_file("account", "uid", accounts)]
     problems += on_host("group", "gid", groups, group_number, group_name)
     problems += on_host("account", "uid", present, account_number, account_name)
-    stated = {entry["name"] for entry in groups}
+    listed = {entry["name"] for entry in groups}
     for entry in present:
         wanted = {entry.get("group") or groups[0]["name"], *(entry.get("groups") or ())}
         problems += [
-            f"account {entry['name']}: there is no group {name}. Fix: list it in users_groups_groups, or take it out of the account"
-            for name in sorted(wanted - stated)
+            f"account {entry['name']}: there is no group {name}. Fix: add it to users_groups_groups, or remove it from the account"
+            for name in sorted(wanted - listed)
             if group_number(name) is None
         ]
         if entry.get("sudo_rules") and not visudo:
-            problems.append(f"account {entry['name']} has sudo_rules and this host has no sudo. Fix: install sudo, or take the rules out")
+            problems.append(f"account {entry['name']} has sudo_rules, but this host has no sudo. Fix: install sudo, or remove the rules")
         elif entry.get("sudo_rules"):
             problems += refused_rules(entry["name"], entry["sudo_rules"])
     problems += [
-        f"account {entry['name']} is the superuser and cannot be removed. Fix: take the entry out"
+        f"account {entry['name']} is the superuser and cannot be removed. Fix: remove the entry"
         for entry in accounts
         if entry not in present and account_number(entry["name"]) == 0
     ]
@@ -137,7 +138,7 @@ def find_problems(groups: list[Mapping[str, Any]], accounts: list[Mapping[str, A
 
 
 def main() -> None:
-    """Read the arguments, look, and fail with every problem at once."""
+    """Fail with all problems at once."""
     dicts = {"type": "list", "elements": "dict", "required": True}
     spec = {"groups": dicts, "accounts": dicts, "sudoers_file": {"type": "str", "required": True}}
     module = AnsibleModule(argument_spec=spec, supports_check_mode=True)

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-
 import pytest
 
-_FILE = Path(__file__).resolve().parents[2] / "roles/preflight/action_plugins/preflight_ask.py"
-_SPEC = importlib.util.spec_from_file_location("preflight_ask", _FILE)
-assert _SPEC
-assert _SPEC.loader
-preflight_ask = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(preflight_ask)
+from primus_bootstrap import content
+from tests.unit.role_module import load_file
+
+preflight_probe = load_file(content.roles_dir() / "preflight/action_plugins/preflight_probe.py")
 
 
 @pytest.mark.parametrize(
@@ -30,7 +25,7 @@ _SPEC.loader.exec_module(preflight_ask)
 )
 def test_slow_answer_is_unknown(least_s: float, most_s: float, expected: str) -> None:
     """Pass and fail require that all times between question and answer agree."""
-    got = preflight_ask.judge_clock(least_s, most_s, 1.0)
+    got = preflight_probe.compare_clock(least_s, most_s, 1.0)
 
     assert got["verdict"] == expected
     assert bool(got["reason"]) == bool(got["fix"]) == (expected != "pass")

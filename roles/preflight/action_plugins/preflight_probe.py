@@ -1,8 +1,7 @@
-"""Ask a host what it is, and hold its clock against the controller's: the Ansible action `preflight_ask`.
+"""Ansible action `preflight_probe`: run the probe script on a host and compare its clock with the controller's.
 
-It is `raw` with a watch: the host read its clock at some moment between the question and the answer, so only an
-answer that came quickly tells how far apart the clocks are. A slow one is asked again, and is `unknown` if it stays
-slow: on a busy machine the travel is not the host's fault.
+It extends `raw`, because the host may have no usable Python. The host reads its clock between the command and the answer, so only a quick
+answer tells the difference between the clocks. A slow one is repeated, and is `unknown` if it stays slow.
 """  # noqa: INP001 - Ansible loads plugins by path
 
 from __future__ import annotations
@@ -14,15 +13,15 @@ from typing import Any
 from ansible.plugins.action.raw import ActionModule as Raw
 
 _TRIES = 3
-_FIX = "set the time of this host; where every host fails, set the controller's"
+_FIX = "set the time of this host; if every host fails, set the controller's"
 _SLOW_FIX = "apply again when the host and this machine are less busy"
 
 
 class ActionModule(Raw):  # type: ignore[misc] # Ansible has no types
-    """Arguments: `command`, and of the clock `max_offset_s` and `skip`, the reason why the site does not want it judged."""
+    """Arguments: `command`; `max_offset_s` of the clock; `skip`, the reason to skip the clock check."""
 
     def run(self, tmp: None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Return raw's result, its last line of output completed by the verdict `clock`."""
+        """Return raw's result, with the verdict `clock` added to the last line of output."""
         arguments = dict(self._task.args)
         self._task.args = {"_raw_params": arguments["command"]}
         result: dict[str, Any] = {}
@@ -36,7 +35,7 @@ class ActionModule(Raw):  # type: ignore[misc] # Ansible has no types
                 read_at = answer["facts"]["clock"]["read_at"]
             except (ValueError, KeyError, TypeError):
                 return result
-            verdict = judge_clock(read_at - received, read_at - sent, float(arguments["max_offset_s"]))
+            verdict = compare_clock(read_at - received, read_at - sent, float(arguments["max_offset_s"]))
             if verdict["verdict"] != "unknown":
                 break
         if arguments.get("skip"):
@@ -48,8 +47,8 @@ class ActionModule(Raw):  # type: ignore[misc] # Ansible has no types
         return {**result, "stdout": stdout, "stdout_lines": stdout.splitlines()}
 
 
-def judge_clock(least_s: float, most_s: float, limit_s: float) -> dict[str, Any]:
-    """Judge a clock that is between `least_s` and `most_s` seconds ahead of the controller's; negative is behind."""
+def compare_clock(least_s: float, most_s: float, limit_s: float) -> dict[str, Any]:
+    """Return the verdict of a clock that is `least_s` to `most_s` seconds ahead of the controller's; negative is behind."""
     record = {"expected": f"within {limit_s:g}", "unit": "s", "source": "preflight_max_clock_offset_s", "reason": "", "fix": ""}
     record["found"] = f"{(least_s + most_s) / 2:.2f} ± {(most_s - least_s) / 2:.2f}"
     if -limit_s <= least_s and most_s <= limit_s:
