@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import yaml
 
@@ -15,6 +11,7 @@ from primus_bootstrap.engine.plan import make_plan
 from primus_bootstrap.engine.playbooks import hosts_of, load_phases
 from primus_bootstrap.inventory.load import load_cluster
 from primus_bootstrap.inventory.schema.groups import load_groups
+from tests.playbooks import run_playbook
 
 # All phases in order: a second copy, so that a phase is not moved by mistake.
 ORDER = (
@@ -25,10 +22,9 @@ ORDER = (
 
 def ansible_playbook(*arguments: str) -> str:
     """Return the output of `ansible-playbook` for site.yml and the mi300x example."""
-    command = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(content.topologies_dir() / "mi300x" / "hosts.yaml")]
-    environment = {**os.environ, "ANSIBLE_CONFIG": str(content.ansible_cfg()), "ANSIBLE_NOCOLOR": "1"}
-    site = str(content.playbooks_dir() / "site.yml")
-    return subprocess.run([*command, *arguments, site], env=environment, capture_output=True, text=True, check=True).stdout
+    done = run_playbook(content.topologies_dir() / "mi300x" / "hosts.yaml", "site.yml", *arguments)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 def test_site_yml_imports_the_phases_in_order() -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -13,10 +10,11 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
-from primus_bootstrap import content
 from tests.integration.kubespray_rig import api, joining
+from tests.playbooks import run_playbook
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Mapping, Sequence
 
 NOBODY = "http://127.0.0.1:9"
@@ -27,11 +25,7 @@ def play(folder: Path, tasks: Sequence[Mapping[str, object]]) -> subprocess.Comp
     """Run tasks on this machine with plain Ansible."""
     path = folder / "play.yml"
     path.write_text(yaml.safe_dump([{"hosts": "localhost", "gather_facts": False, "tasks": list(tasks)}]), encoding="utf-8")
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PRIMUS_", "ANSIBLE_"))}
-    environment = inherited | {"ANSIBLE_CONFIG": str(content.ansible_cfg()), "PYTHONPATH": str(Path(__file__).parents[2])}
-    program = str(Path(sys.executable).with_name("ansible-playbook"))
-    argv = [program, "-i", "localhost,", "-c", "local", str(path)]
-    return subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=250, check=False)
+    return run_playbook("localhost,", path, "-c", "local", PYTHONPATH=str(Path(__file__).parents[2]))
 
 
 def role(name: str, tasks: str, **values: object) -> dict[str, object]:

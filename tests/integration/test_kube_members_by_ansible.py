@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
 
 from primus_bootstrap import content
+from tests.playbooks import one_line, run_playbook
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 LOCAL = {"ansible_connection": "local", "ansible_become": False, "ansible_python_interpreter": sys.executable}
 # Of the host that runs the real tasks: its programs lie here, and `bad` says which of them refuse it.
@@ -77,13 +78,12 @@ class Site:
         """Run a day-2 playbook; return its exit code, the steps in order, and its output with single spaces."""
         self.log.write_text("", encoding="utf-8")
         environment = {
-            **os.environ, "ANSIBLE_CONFIG": str(content.ansible_cfg()), "ANSIBLE_ROLES_PATH": str(self.roles), "ANSIBLE_NOCOLOR": "1",
-            "ANSIBLE_LOCAL_TEMP": str(self.folder / "tmp"), "ANSIBLE_HOME": str(self.folder / "home"),
-        }  # fmt: skip
-        command = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(self.folder / "hosts.yaml"), *words]
-        argv = [*command, str(content.playbooks_dir() / "day2" / playbook)]
-        done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False, timeout=300)
-        return done.returncode, self.log.read_text(encoding="utf-8").splitlines(), " ".join((done.stdout + done.stderr).split())
+            "ANSIBLE_ROLES_PATH": str(self.roles),
+            "ANSIBLE_LOCAL_TEMP": str(self.folder / "tmp"),
+            "ANSIBLE_HOME": str(self.folder / "home"),
+        }
+        done = run_playbook(self.folder / "hosts.yaml", f"day2/{playbook}", *words, **environment)
+        return done.returncode, self.log.read_text(encoding="utf-8").splitlines(), one_line(done)
 
 
 def test_next_host_waits_for_etcd_and_the_api_server(tmp_path: Path) -> None:

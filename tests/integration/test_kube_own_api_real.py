@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
 
-from primus_bootstrap import content
+from tests.playbooks import run_playbook
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 ADMIN = """apiVersion: v1
 clusters:
@@ -72,11 +72,8 @@ class Site:
         provider = {"kubespray_provider": "{{ kubernetes_provider | default('kubespray') }}"}
         play = {"name": "Look", "hosts": "kube_control_plane", "gather_facts": False, "vars": provider, "tasks": [role]}
         (self.folder / "play.yml").write_text(yaml.safe_dump([play]), encoding="utf-8")
-        program = str(Path(sys.executable).with_name("ansible-playbook"))
-        argv = [program, "-i", str(self.folder / "hosts.yaml"), str(self.folder / "play.yml")]
         copies = json.dumps({"_kubespray_admin_copy": "{{ kube_config_dir }}/root.conf"})
-        environment = {**os.environ, "ANSIBLE_CONFIG": str(content.ansible_cfg()), "ANSIBLE_NOCOLOR": "1"}
-        done = subprocess.run([*argv, "-e", copies], env=environment, capture_output=True, text=True, timeout=300, check=False)
+        done = run_playbook(self.folder / "hosts.yaml", self.folder / "play.yml", "-e", copies)
         assert done.returncode == 0, done.stdout + done.stderr
         return next(line for line in done.stdout.splitlines() if line.startswith("cp2 ") and "ok=" in line)
 

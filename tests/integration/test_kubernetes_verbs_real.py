@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,7 +12,11 @@ from primus_bootstrap.inventory.load import load_cluster
 from primus_bootstrap.inventory.rules.day2_nodes import check_leaving
 from primus_bootstrap.kubernetes.day2 import refuse_partial_reset
 from tests.command_line import run_primus
+from tests.playbooks import run_playbook
 from tests.unit.test_kubernetes_verbs import MI300X, NEWEST, write
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 LAB = content.topologies_dir() / "lab/hosts.yaml"
 
@@ -43,8 +45,7 @@ def test_existing_cluster_is_refused(tmp_path: Path, words: tuple[str, ...]) -> 
 def test_plain_ansible_refuses_an_existing_cluster(tmp_path: Path) -> None:
     """The first play of each playbook fails and contacts no host."""
     path = write(tmp_path, kubernetes_provider="existing", kubernetes_kubeconfig="admin.conf")
-    argv = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(path), str(content.playbooks_dir() / "day2/backup_etcd.yml")]
-    done = subprocess.run(argv, cwd=content.playbooks_dir().parent, capture_output=True, text=True, timeout=300, check=False)
+    done = run_playbook(path, "day2/backup_etcd.yml")
 
     assert done.returncode == 2
     assert "this cluster's machines are somebody else's" in " ".join(done.stdout.split())
@@ -64,14 +65,7 @@ def test_etcd_member_must_be_removed_by_kubespray() -> None:
     """The verb and plain Ansible refuse to remove a host that hosts.yaml has removed from etcd."""
     with pytest.raises(PlanError) as caught:
         check_leaving(load_cluster(MI300X), "cp3")
-    argv = [
-        str(Path(sys.executable).with_name("ansible-playbook")),
-        "-i",
-        str(MI300X),
-        str(content.playbooks_dir() / "day2/remove_node.yml"),
-    ]
-    words = ["-e", "node=cp3", "-e", f"confirm={load_cluster(MI300X).name}"]
-    done = subprocess.run([*argv, *words], cwd=content.playbooks_dir().parent, capture_output=True, text=True, timeout=300, check=False)
+    done = run_playbook(MI300X, "day2/remove_node.yml", "-e", "node=cp3", "-e", f"confirm={load_cluster(MI300X).name}")
 
     command = "playbooks/day2/node/kubernetes.yml -e node=cp3 (docs/kubernetes-day2.md), then"
     assert f"{command} delete cp3 from" in caught.value.fix
@@ -90,9 +84,7 @@ def test_partial_reset_is_refused(tmp_path: Path) -> None:
         refuse_partial_reset(cluster, ("gpu1",))
     refuse_partial_reset(load_cluster(write(tmp_path, kubernetes_provider="existing", kubernetes_kubeconfig="x")), ("gpu1",))
     path = write(tmp_path)
-    argv = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(path), str(content.playbooks_dir() / "day2/reset.yml")]
-    words = ["-e", "confirm=demo", "--limit", "gpu1"]
-    done = subprocess.run([*argv, *words], cwd=content.playbooks_dir().parent, capture_output=True, text=True, timeout=300, check=False)
+    done = run_playbook(path, "day2/reset.yml", "-e", "confirm=demo", "--limit", "gpu1")
 
     assert done.returncode == 2
     assert "`node remove gpu1` takes one host out" in " ".join(done.stdout.split())

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from primus_bootstrap import content
+from tests.playbooks import run_playbook
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 HERE: dict[str, Any] = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
 # Port 1 of this machine refuses connections, so SSH fails at once.
@@ -41,21 +43,10 @@ def accepting_hosts(folder: Path, keys: dict[str, str], *words: str, dead: str =
     children: dict[str, Any] = {name: {"hosts": {host: {} for host in members if host in keys}} for name, members in groups.items()}
     (folder / "hosts.json").write_text(json.dumps({"all": {"hosts": hosts, "children": children}}), encoding="utf-8")
     environment = {
-        **os.environ, "ANSIBLE_CONFIG": str(content.ansible_cfg()), "ANSIBLE_ROLES_PATH": str(content.roles_dir()),
         "ANSIBLE_SSH_RETRIES": "0", "PATH": f"{programs}:{os.environ['PATH']}",
         "ANSIBLE_LOCAL_TEMP": str(folder / "tmp"), "ANSIBLE_HOME": str(folder / "home"),
     }  # fmt: skip
-    command = [
-        str(Path(sys.executable).with_name("ansible-playbook")),
-        "-i",
-        str(folder / "hosts.json"),
-        "-e",
-        json.dumps(variables),
-        *words,
-    ]
-    said = subprocess.run(
-        [*command, str(folder / "play.yml")], env=environment, capture_output=True, text=True, check=False, timeout=300
-    ).stdout
+    said = run_playbook(folder / "hosts.json", folder / "play.yml", "-e", json.dumps(variables), *words, **environment).stdout
     assert not [key for key in (FORMER, STATED) if key in said]
     took = {host for host in keys if f"would take it: {host}." in said}
     refused = {host for host in keys if host != dead and f"{host} runs Slurm with another munge_key" in " ".join(said.split())}

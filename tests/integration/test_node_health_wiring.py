@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from primus_bootstrap import content
 from primus_bootstrap.engine.playbooks import load_plays
 from primus_bootstrap.inventory.schema.specs import load_options
+from tests.playbooks import run_playbook
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 HERE = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
 GROUPS = {
@@ -42,9 +43,7 @@ def configurations(folder: Path) -> dict[str, dict[str, Any]]:
     tasks = [{"ansible.builtin.import_role": {"name": "node_health", "tasks_from": "preflight"}}, {"ansible.builtin.copy": told}]
     play = {"hosts": "all", "gather_facts": False, "vars_files": [str(path) for path in vars_files], "tasks": tasks}
     (folder / "play.yml").write_text(yaml.safe_dump([play]), encoding="utf-8")
-    argv = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", "hosts.yaml", "play.yml"]
-    environment = {**os.environ, "ANSIBLE_ROLES_PATH": str(content.roles_dir()), "ANSIBLE_HOME": str(folder / "home")}
-    done = subprocess.run(argv, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    done = run_playbook(folder / "hosts.yaml", folder / "play.yml", ANSIBLE_HOME=str(folder / "home"))
     assert done.returncode == 0, done.stdout + done.stderr
     return {name: json.loads((folder / f"{name}.json").read_text(encoding="utf-8")) for name in hosts}
 

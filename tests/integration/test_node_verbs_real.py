@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 import yaml
 
-from primus_bootstrap import content
 from primus_bootstrap.cli.node_changes import accept_key
 from primus_bootstrap.engine.hostkeys import pin_host_keys, pinned_key
 from primus_bootstrap.engine.run import Options
 from primus_bootstrap.inventory.edit.draft import write_draft
 from primus_bootstrap.inventory.load import load_cluster
 from tests.integration.sshd_rig import PrivateSshd, has_sshd
+from tests.playbooks import one_line, run_playbook
 from tests.unit.engine_rig import free_port
 from tests.unit.test_node_verbs import CLUSTER, node, refused
 from tests.unit.test_node_verbs import hosts as hosts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
 
 def test_removing_a_host_that_does_not_answer_is_an_error(hosts: Path) -> None:
@@ -88,16 +85,9 @@ def test_a_new_host_key_is_pinned_if_it_is_confirmed(reinstalled: tuple[Path, Pr
 
 
 def _ansible(hosts: Path, playbook: str, *arguments: str) -> str:
-    argv = [
-        str(Path(sys.executable).with_name("ansible-playbook")),
-        "-i",
-        str(hosts),
-        str(content.playbooks_dir() / "day2/node" / playbook),
-    ]
-    environment = {**os.environ, "ANSIBLE_CONFIG": str(content.ansible_cfg()), "ANSIBLE_NOCOLOR": "1"}
-    done = subprocess.run([*argv, *arguments], env=environment, capture_output=True, text=True, timeout=120, check=False)
+    done = run_playbook(hosts, f"day2/node/{playbook}", *arguments)
     assert done.returncode != 0
-    return " ".join((done.stdout + done.stderr).split())
+    return one_line(done)
 
 
 @pytest.mark.parametrize(

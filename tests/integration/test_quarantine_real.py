@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from primus_bootstrap import content
-from tests.unit.test_quarantine import SPEC, rules
+from tests.playbooks import run_playbook
 
-assert SPEC
-assert SPEC.loader
-SPEC.loader.exec_module(rules)
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_a_host_that_cannot_be_checked_is_not_released(tmp_path: Path) -> None:
@@ -23,11 +19,8 @@ def test_a_host_that_cannot_be_checked_is_not_released(tmp_path: Path) -> None:
         f"all:\n  hosts:\n    ctl: {{{local}: {sys.executable}}}\n    gpu1: {{{local}: /nowhere/python3}}\n"
         "  children:\n    slurm_controller: {hosts: {ctl: }}\n    gpu_node: {hosts: {gpu1: }}\n"
     )
-    playbook = content.playbooks_dir() / "day2/release_node.yml"
-    argv = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(hosts), str(playbook), "-e", "node=gpu1"]
-    environment = {**os.environ, "ANSIBLE_CONFIG": str(content.ansible_cfg()), "ANSIBLE_NOCOLOR": "1", "USER": "ada"}
 
-    done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    done = run_playbook(hosts, "day2/release_node.yml", "-e", "node=gpu1", USER="ada")
 
     assert done.returncode != 0
     assert "gpu1 does not answer (" in done.stdout

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from primus_bootstrap import content
 from tests.command_line import run_primus
+from tests.playbooks import run_playbook
+
+if TYPE_CHECKING:
+    import subprocess
+    from pathlib import Path
 
 HOSTS = """\
 all:
@@ -67,11 +69,8 @@ def test_a_server_is_not_reset_while_a_client_uses_it(hosts: Path) -> None:
     """A client that failed in an earlier phase is in no later play. Its server is refused, with a fix."""
     local = f"ansible_connection: local, ansible_become: false, ansible_python_interpreter: {sys.executable}"
     hosts.write_text(HOSTS.replace("ansible_host: 192.0.2.1", local))
-    playbook = content.playbooks_dir() / "day2/reset/storage.yml"
-    argv = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(hosts), str(playbook), "--limit", "one", "--check"]
-    environment = {**os.environ, "ANSIBLE_CONFIG": str(content.ansible_cfg())}
 
-    done = subprocess.run([*argv, "-e", "confirm=tiny"], env=environment, capture_output=True, text=True, check=False, timeout=120)
+    done = run_playbook(hosts, "day2/reset/storage.yml", "--limit", "one", "--check", "-e", "confirm=tiny")
 
     assert done.returncode != 0
     assert "one serves two, where this run did not unmount the shared file system." in " ".join(done.stdout.split())

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
+
+from tests.playbooks import run_playbook
 
 
 def test_mirror_addresses_follow_the_inventory() -> None:
@@ -37,8 +36,7 @@ def debug_output(play: object, inventory: object) -> list[str]:
         hosts.write_text(json.dumps(inventory))
         text = json.dumps(play).replace("playbooks/vars", str(root / "playbooks" / "vars"))
         book.write_text(text)
-        environment = {**os.environ, "ANSIBLE_CONFIG": str(root / "ansible.cfg"), "ANSIBLE_STDOUT_CALLBACK": "ansible.posix.json"}
-        argv = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(hosts), str(book)]
-        done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=120, check=True)
+        done = run_playbook(hosts, book, ANSIBLE_STDOUT_CALLBACK="ansible.posix.json")
+        assert done.returncode == 0, done.stdout + done.stderr
     found: list[str] = json.loads(done.stdout)["plays"][0]["tasks"][0]["hosts"]["a"]["airgap_mirrors"]
     return found

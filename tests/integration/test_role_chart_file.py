@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import subprocess
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import yaml
 
-from primus_bootstrap import content
 from primus_bootstrap.bundle.web import file_path
+from tests.playbooks import run_playbook
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 OCI = "oci://registry.example.com/charts/queue"
 WEB = "https://charts.example.com:443/a/queue-1.0.0.tgz"
@@ -31,10 +32,7 @@ def run(folder: Path, url: str) -> str:
     task = {"ansible.builtin.include_role": {"name": "kube_common", "tasks_from": "chart_file"}, "vars": variables}
     play = [{"hosts": "localhost", "connection": "local", "gather_facts": False, "tasks": [task]}]
     (folder / "play.yml").write_text(yaml.safe_dump(play))
-    environment = {**os.environ, "ANSIBLE_ROLES_PATH": str(content.roles_dir()), "ANSIBLE_LOCALHOST_WARNING": "False"}
-    program = Path(sys.executable).with_name("ansible-playbook")
-    argv = [str(program), "-i", "localhost,", "-e", f"ansible_python_interpreter={sys.executable}", str(folder / "play.yml")]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=180, check=False, env=environment)
+    done = run_playbook("localhost,", folder / "play.yml", "-e", f"ansible_python_interpreter={sys.executable}")
     return "" if done.returncode == 0 else done.stdout + done.stderr
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import shutil
@@ -14,16 +13,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from primus_bootstrap import content
+from tests.unit.role_module import load_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-SPEC = importlib.util.spec_from_file_location("juicefs_claim", content.roles_dir() / "juicefs/files/juicefs_claim.py")
-assert SPEC
-assert SPEC.loader
-program = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(program)
+program = load_file(content.roles_dir() / "juicefs/files/juicefs_claim.py")
 
 
 def nothing(path: Path) -> None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import copy
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from primus_bootstrap import content
+from tests.playbooks import run_playbook
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -118,9 +117,5 @@ def write(folder: Path, kubeconfig: Path, definitions: list[dict[str, Any]], **c
 def play(folder: Path, playbook: str, tags: str, *flags: str) -> subprocess.CompletedProcess[str]:
     """Run a playbook without the check of the server's version."""
     old = "{_kueue_least_version: '1.20', _gpu_operator_least_version: '1.20', _jobset_least_version: '1.20'}"
-    command: list[str | Path] = [Path(sys.executable).with_name("ansible-playbook"), "-i", folder / "hosts.yaml", "-e", old, *flags]
-    command += ["--tags", tags] if tags else []
-    environment = {**os.environ, "ANSIBLE_CONFIG": str(content.ansible_cfg()), "PRIMUS_HELM": str(_HELM), "ANSIBLE_NOCOLOR": "1"}
-    return subprocess.run(
-        [*command, content.playbooks_dir() / playbook], env=environment, capture_output=True, text=True, check=False, timeout=600
-    )
+    words = ["-e", old, *flags, *(["--tags", tags] if tags else [])]
+    return run_playbook(folder / "hosts.yaml", playbook, *words, timeout_s=600, PRIMUS_HELM=str(_HELM))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from primus_bootstrap import content
+from tests.playbooks import run_playbook
 
 if TYPE_CHECKING:
     from tests.kubernetes.rest import Api
@@ -62,26 +62,8 @@ class Site:
 
     def play(self, *flags: str, playbook: str = "scheduling/jobs.yml") -> Played:
         """Run a playbook of the role."""
-        command: list[str | Path] = [
-            Path(sys.executable).with_name("ansible-playbook"),
-            "-i",
-            self.folder / "hosts.yaml",
-            "--tags",
-            "jobset",
-            "-e",
-            _OLD,
-        ]
-        environment = {
-            **os.environ,
-            "ANSIBLE_CONFIG": str(content.ansible_cfg()),
-            "PRIMUS_HELM": str(HELM),
-            "PRIMUS_TEST_PYTHON": sys.executable,
-            "ANSIBLE_NOCOLOR": "1",
-        }
-        done = subprocess.run(
-            [*command, *flags, content.playbooks_dir() / playbook],
-            env=environment, capture_output=True, text=True, check=False, timeout=300,
-        )  # fmt: skip
+        environment = {"PRIMUS_HELM": str(HELM), "PRIMUS_TEST_PYTHON": sys.executable}
+        done = run_playbook(self.folder / "hosts.yaml", playbook, "--tags", "jobset", "-e", _OLD, *flags, **environment)
         return Played(done.returncode, done.stdout + done.stderr)
 
     def applied(self, *flags: str) -> Played:

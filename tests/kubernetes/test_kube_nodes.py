@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
 
-from primus_bootstrap import content
 from primus_bootstrap.kubernetes.api import Server
 from primus_bootstrap.kubernetes.node_label_run import desired_nodes, update_nodes
 from tests.kubernetes.fake_nodes import register_nodes
+from tests.playbooks import run_playbook
 from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from tests.kubernetes.api_server import ApiServer
     from tests.kubernetes.rest import Api
@@ -56,9 +53,7 @@ def hosts(tmp_path: Path, api_server: ApiServer) -> Path:
 
 def play(hosts: Path, *words: str, playbook: str = "kubernetes/nodes.yml") -> str:
     """Run a playbook with plain Ansible; return its output."""
-    argv = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(hosts), str(content.playbooks_dir() / playbook), *words]
-    environment = {**os.environ, "ANSIBLE_CONFIG": str(content.ansible_cfg()), "ANSIBLE_NOCOLOR": "1"}
-    done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=180, check=False)
+    done = run_playbook(hosts, playbook, *words)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import base64
-import os
 import re
-import subprocess
-import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,11 +19,13 @@ from primus_bootstrap.kubernetes.node_states import state_of
 from tests.kubernetes.fake_kubelet import running_pods
 from tests.kubernetes.fake_nodes import register_nodes
 from tests.kubernetes.rest import in_parallel
+from tests.playbooks import run_playbook
 from tests.unit.kube_health_rig import health_programs
 from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from tests.kubernetes.api_server import ApiServer
     from tests.kubernetes.rest import Api
@@ -72,10 +70,7 @@ def hosts(tmp_path: Path, api_server: ApiServer) -> Path:
 
 def play(hosts: Path, playbook: Path, *words: str) -> tuple[int, str, int]:
     """Run a playbook with plain Ansible; return its exit code, output and number of changed tasks."""
-    argv = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(hosts), str(playbook), *words]
-    roles = {"ANSIBLE_ROLES_PATH": str(content.roles_dir())}
-    environment = {**os.environ, **roles, "ANSIBLE_CONFIG": str(content.ansible_cfg()), "ANSIBLE_NOCOLOR": "1"}
-    done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=180, check=False)
+    done = run_playbook(hosts, playbook, *words)
     output = done.stdout + done.stderr
     return done.returncode, output, sum(map(int, re.findall(r"changed=(\d+)", output)))
 
@@ -155,25 +150,25 @@ def test_breaker_stops_a_burst_of_failures(hosts: Path, api_server: ApiServer, a
         say_health(api, names[5:], "pass")
         say_health(api, ill, "fail")
         with health_programs() as load:
-            request, judge = load("api_request"), load("judge_health").judge
+            request, evaluate = load("api_request"), load("evaluate_health").evaluate
             server = request.Server({"server": api_server.url, "certificate-authority-data": authority}, token)
-            held = judge(server, config, time.time())
-            still = judge(server, config, time.time())
+            held = evaluate(server, config, time.time())
+            still = evaluate(server, config, time.time())
             with pytest.raises(request.RequestError, match="403"):
                 server.ask("DELETE", BREAKER)
-            assert not judge(server, {**config, "holder": "cp2"}, time.time())["judges"]
+            assert not evaluate(server, {**config, "holder": "cp2"}, time.time())["active"]
             assert "5 of 100 Nodes fail at once" in held["breaker"]["reason"]
             assert [held["marked"], still["marked"]] == [[], []]
             assert [state_of(node(api, name)).state for name in ill] == ["cordoned by somebody else", *["ready"] * 4]
             api.delete(BREAKER)
             config["limit_percent"] = 5
-            gone = judge(server, config, time.time())
+            gone = evaluate(server, config, time.time())
             assert gone["marked"] == ill
-            assert judge(server, config, time.time())["marked"] == []
+            assert evaluate(server, config, time.time())["marked"] == []
             assert state_of(node(api, ill[1])).reason == "health: disk: full (primus-health)"
             time.sleep(1.1)  # a report's time is in whole seconds, and the pass has to be newer
             say_health(api, ill, "pass")
-            assert judge(server, config, time.time())["released"] == ill
+            assert evaluate(server, config, time.time())["released"] == ill
         states = [state_of(node(api, name)).state for name in ill]
         assert states == ["cordoned by somebody else", *["ready"] * 4]
     finally:

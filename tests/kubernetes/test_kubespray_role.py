@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from primus_bootstrap import content
+from tests.playbooks import run_playbook
 from tests.unit.role_module import load_role_module
 
 if TYPE_CHECKING:
+    import subprocess
+    from pathlib import Path
+
     from tests.kubernetes.api_server import ApiServer
     from tests.kubernetes.rest import Api
 
@@ -25,11 +24,7 @@ def play(folder: Path, kubeconfig: Path, playbook: str, *arguments: str) -> subp
         "  children:\n    kube_control_plane: {hosts: {cp1: }}\n    kube_node: {hosts: {n1: }}\n",
         encoding="utf-8",
     )
-    program = str(Path(sys.executable).with_name("ansible-playbook"))
-    path = str(content.playbooks_dir() / playbook)
-    settings = {**os.environ, "ANSIBLE_CONFIG": str(content.ansible_cfg()), "ANSIBLE_NOCOLOR": "1"}
-    command = [program, "-i", str(folder / "hosts.yaml"), path, *arguments]
-    return subprocess.run(command, env=settings, capture_output=True, text=True, check=False, timeout=300)
+    return run_playbook(folder / "hosts.yaml", playbook, *arguments)
 
 
 def test_existing_cluster_is_only_checked(api_server: ApiServer, tmp_path: Path) -> None:
@@ -53,7 +48,7 @@ def test_rejected_kubeconfig_is_refused(api_server: ApiServer, tmp_path: Path) -
 
     assert done.returncode != 0
     assert "The Kubernetes API does not answer" in done.stdout
-    assert "Fix: ask who runs the cluster" in done.stdout
+    assert "Fix: get a valid kubeconfig from the provider" in done.stdout
 
 
 def test_reset_keeps_kubernetes_on_the_hosts(api_server: ApiServer, tmp_path: Path) -> None:
@@ -72,7 +67,7 @@ def test_verification_reports_its_results(api_server: ApiServer, api: Api) -> No
     effects: Any = load_role_module("kubespray", "kubespray_effects")
     wanted = {"kubeconfig": str(api_server.kubeconfig), "image": "busybox", "wait_s": 3, "nodes": {"nobody": "nobody.site"}, "version": ""}
 
-    found = {record["check"]: record for record in effects.look(client, config, wanted)}
+    found = {record["check"]: record for record in effects.check_cluster(client, config, wanted)}
 
     assert (found["kubernetes.node"]["verdict"], found["kubernetes.node"]["host"]) == ("fail", "nobody")
     assert found["kubernetes.etcd"]["verdict"] == "pass"

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import threading
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
 
-from primus_bootstrap import content
 from tests.kubernetes.fake_nodes import register_nodes
+from tests.playbooks import run_playbook
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from tests.kubernetes.api_server import ApiServer
     from tests.kubernetes.rest import Api
@@ -43,21 +40,12 @@ def node(api: Api) -> Iterator[str]:
 
 def wait_for_it(folder: Path, server: ApiServer, seconds: int) -> tuple[int, str]:
     """Run the role's tasks with plain Ansible; return the exit code and the output."""
-    told = {"registry_trust_kubeconfig": str(server.kubeconfig), "registry_trust_node": NODE, "registry_trust_ready_s": seconds}
+    told = {"registry_trust_kubeconfig": str(server.kubeconfig), "registry_trust_node": NODE, "registry_trust_ready_timeout_s": seconds}
     task = {"name": "Wait", "ansible.builtin.include_role": {"name": "registry_trust", "tasks_from": "containerd_ready"}}
     play = {"name": "Wait", "hosts": "all", "gather_facts": False, "vars": told, "tasks": [task]}
     (folder / "play.yml").write_text(yaml.safe_dump([play]), encoding="utf-8")
     (folder / "hosts.yaml").write_text(f"all: {{hosts: {{{NODE}: {{ansible_connection: local}}}}}}\n", encoding="utf-8")
-    program = str(Path(sys.executable).with_name("ansible-playbook"))
-    environment = {**os.environ, "ANSIBLE_CONFIG": str(content.ansible_cfg()), "ANSIBLE_NOCOLOR": "1"}
-    done = subprocess.run(
-        [program, "-i", str(folder / "hosts.yaml"), str(folder / "play.yml")],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=False,
-    )
+    done = run_playbook(folder / "hosts.yaml", folder / "play.yml")
     return done.returncode, done.stdout + done.stderr
 
 

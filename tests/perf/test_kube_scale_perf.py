@@ -9,14 +9,11 @@ import base64
 import json
 import os
 import resource
-import subprocess
-import sys
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stdout
 from io import StringIO
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
@@ -36,10 +33,12 @@ from tests.kubernetes.api_server import ApiServer, down, restart_scheduler, up
 from tests.kubernetes.binaries import CannotError
 from tests.kubernetes.fake_nodes import register_nodes
 from tests.kubernetes.rest import Api, in_parallel
+from tests.playbooks import run_playbook
 from tests.unit.kube_health_rig import health_programs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 pytestmark = [pytest.mark.perf, pytest.mark.timeout(3600)]
 
@@ -132,10 +131,7 @@ def _cpu_s() -> float:
 
 def play(fleet: Fleet) -> str:
     """Run the playbook for Nodes with plain Ansible; return its output."""
-    argv = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(fleet.hosts_yaml)]
-    environment = {**os.environ, "ANSIBLE_CONFIG": str(content.ansible_cfg()), "ANSIBLE_NOCOLOR": "1"}
-    command = [*argv, str(content.playbooks_dir() / "kubernetes" / "nodes.yml")]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    done = run_playbook(fleet.hosts_yaml, "kubernetes/nodes.yml", timeout_s=LIMIT_S)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -177,7 +173,7 @@ def test_a_burst_of_failed_health_and_the_breaker(fleet: Fleet) -> None:
     token = _administrator(fleet.api)
     _report_health(fleet.api, "fail")
     with health_programs() as load:
-        evaluate = load("judge_health").judge
+        evaluate = load("evaluate_health").evaluate
         server = load("api_request").Server({"server": fleet.server.url, "certificate-authority-data": authority}, token)
 
         def run(label: str) -> dict[str, Any]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap import content
+from tests.unit.role_module import load_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,13 +20,7 @@ def load_program(path: Path) -> Any:
     """Import one program of the role with its sibling modules, as on a host."""
     if str(HEALTH) not in sys.path:
         sys.path.append(str(HEALTH))
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
-        raise ImportError(path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_file(path)
 
 
 def write(root: Path, files: Mapping[str, str]) -> Path:

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from primus_bootstrap import content
-
-if TYPE_CHECKING:
-    from types import ModuleType
+from tests.unit.role_module import load_file
 
 
-def plugin(role: str, name: str) -> ModuleType:
+def plugin(role: str, name: str) -> Any:
     """Return a filter plug-in of a role."""
-    path = content.roles_dir() / role / "filter_plugins" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(f"tested_{name}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_file(content.roles_dir() / role / "filter_plugins" / f"{name}.py", f"tested_{name}")
 
 
 def stated(**changed: Any) -> dict[str, Any]:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from primus_bootstrap.launch.detect import host_env
+from tests.unit.role_module import load_file
 
 TREES = Path(__file__).resolve().parents[1] / "data" / "sysfs"
+_EXPANDER = load_file(TREES / "expand.py", "sysfs_expand")
 MACHINES = tuple(sorted(path.stem for path in TREES.glob("*.yml")))
 
 
@@ -43,21 +44,12 @@ class Outcome:
 
 def expand(machine: str, root: Path) -> Path:
     """Expand a machine's description below a folder."""
-    return Path(_expander().expand(TREES / f"{machine}.yml", root))
+    return Path(_EXPANDER.expand(TREES / f"{machine}.yml", root))
 
 
 def damage(path: Path, how: str) -> None:
     """Damage one file or folder of a tree, as in the descriptions."""
-    _expander().break_path(path, how)
-
-
-def _expander() -> Any:
-    spec = importlib.util.spec_from_file_location("sysfs_expand", TREES / "expand.py")
-    if spec is None or spec.loader is None:
-        raise ImportError(TREES)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    _EXPANDER.break_path(path, how)
 
 
 def run(capsys: Any, sysfs: Path, out: Path, *arguments: str, **site: Any) -> Outcome:

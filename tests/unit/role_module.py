@@ -1,4 +1,4 @@
-"""Load an Ansible module of a role with its module_utils, and fake programs."""
+"""Load programs, plugins and Ansible modules of roles by path, and fake programs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def _load(name: str, path: Path) -> Any:
+def load_file(path: Path, name: str = "") -> Any:
+    """Return a file as a module, by default with the name of the file. Its dataclasses find it by this name."""
+    name = name or path.stem
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ImportError(path)
@@ -30,8 +32,8 @@ def load_role_module(role: str, name: str) -> Any:
     folder = content.roles_dir() / role
     ansible.module_utils.__path__.append(str(folder / "module_utils"))  # For modules that import each other.
     for utility in sorted((folder / "module_utils").glob("*.py")):
-        _load(f"ansible.module_utils.{utility.stem}", utility)
-    return _load(f"{role}_{name}", folder / "library" / f"{name}.py")
+        load_file(utility, f"ansible.module_utils.{utility.stem}")
+    return load_file(folder / "library" / f"{name}.py", f"{role}_{name}")
 
 
 class Programs:

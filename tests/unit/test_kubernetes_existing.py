@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -13,16 +10,18 @@ from primus_bootstrap import content
 from primus_bootstrap.engine.playbooks import Call, Play, groups_in, load_phases
 from primus_bootstrap.inventory.load import load_cluster
 from primus_bootstrap.kubernetes.node_labels import RACK, desired_node
+from tests.playbooks import one_line, run_playbook
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 KUBERNETES_VARS = content.playbooks_dir() / "vars" / "kubernetes.yml"
 
 
 def play(hosts: Path, playbook: str, *words: str) -> tuple[int, str]:
     """Run a playbook; return its exit code and its output on one line."""
-    argv = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(hosts), str(content.playbooks_dir() / playbook), *words]
-    environment = {**os.environ, "ANSIBLE_CONFIG": str(content.ansible_cfg()), "ANSIBLE_NOCOLOR": "1"}
-    done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=300, check=False)
-    return done.returncode, " ".join((done.stdout + done.stderr).split())
+    done = run_playbook(hosts, playbook, *words)
+    return done.returncode, one_line(done)
 
 
 def phase_plays(name: str) -> tuple[Play, ...]:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from primus_bootstrap import kubernetes
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from tests.unit.role_module import load_file
 
 
 @pytest.fixture
@@ -20,12 +18,7 @@ def callback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return the callback with its own file; `lines()` returns its content."""
     monkeypatch.setenv("PRIMUS_LINES", str(tmp_path / "lines"))
     (folder,) = kubernetes.__path__
-    spec = importlib.util.spec_from_file_location("primus_lines", f"{folder}/callbacks/primus_lines.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    made = module.CallbackModule()
+    made = load_file(Path(folder, "callbacks/primus_lines.py")).CallbackModule()
     made.lines = lambda: [json.loads(line)["event_data"] for line in (tmp_path / "lines").read_text().splitlines()]
     yield made
     made._file.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -16,21 +15,17 @@ from primus_bootstrap.cli import quarantine_verbs
 from primus_bootstrap.cli.main import app
 from primus_bootstrap.fleet.messages import Answer
 from primus_bootstrap.fleet.service import Quarantine, read_services
-from tests.unit.role_module import load_role_module
+from tests.unit.role_module import load_file, load_role_module
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
 PATH = content.roles_dir() / "quarantine/filter_plugins/quarantine.py"
-SPEC = importlib.util.spec_from_file_location("quarantine_filters", PATH)
-assert SPEC
-assert SPEC.loader
-rules = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(rules)
+rules = load_file(PATH, "quarantine_filters")
 records = load_role_module("quarantine", "quarantine_record")
 slurm = load_role_module("slurm", "slurm_quarantine")
-ask = slurm.look_at_node.__globals__
+ask = slurm.get_node.__globals__
 
 FAILING = {"check": "disk", "verdict": "fail", "reason": "full"}
 HEALTHY = {"verdict": "pass", "reason": "", "written": 2000.0, "checks": []}
@@ -222,7 +217,7 @@ class Controllers:
 def test_a_quarantine_does_not_replace_an_administrators_reason(state: str, reason: str, commands: list[str]) -> None:
     """A node that is in service, dead, or drained by the health check gets the reason of the quarantine."""
     controllers = Controllers(state, reason)
-    slurm.Nodes(caller=controllers).quarantine("gpu1", "ada", "fan broken", force=False)
+    slurm.Nodes(caller=controllers).quarantine("gpu1", "ada", "fan broken", requeue=False)
 
     assert controllers.sent == commands
 
@@ -234,7 +229,7 @@ def test_force_requeues_running_jobs() -> None:
         Controllers("IDLE+DRAIN", "primus quarantine: ada: x y z"),
     )
     for controllers in (busy, idle):
-        slurm.Nodes(caller=controllers).quarantine("gpu1", "ada", "x y z", force=True)
+        slurm.Nodes(caller=controllers).quarantine("gpu1", "ada", "x y z", requeue=True)
 
     assert busy.sent == ["State=DOWN Reason=primus quarantine: ada: x y z"]
     assert idle.sent == []
@@ -279,7 +274,7 @@ def test_records_of_a_controller_are_read_in_order(tmp_path: Path) -> None:
     for name in ("gpu2", "gpu1"):
         (tmp_path / f"{name}.json").write_text(json.dumps({**RECORD, "host": name}))
 
-    assert [record["host"] for record in slurm.records_in(tmp_path)] == ["gpu1", "gpu2"]
+    assert [record["host"] for record in slurm.read_records(tmp_path)] == ["gpu1", "gpu2"]
 
 
 @pytest.mark.parametrize("text", ['{"host": "gpu1", "own', "[]", '{"host": "gpu1"}', "null"])
@@ -288,17 +283,17 @@ def test_a_damaged_record_of_a_controller_is_an_error(tmp_path: Path, text: str)
     slurm.write_records(tmp_path, [RECORD])
     (tmp_path / "torn.json").write_text(text)
 
-    with pytest.raises(slurm.RefusedError, match=r"torn\.json is no record of a quarantine: .* Fix: remove it"):
-        slurm.records_in(tmp_path)
+    with pytest.raises(slurm.RefusedError, match=r"torn\.json is not a quarantine record: .* Fix: remove it"):
+        slurm.read_records(tmp_path)
 
 
 def test_a_lost_record_is_restored_from_slurms_reason(tmp_path: Path) -> None:
     """A node that is drained for a quarantine without a record gets a record; the second call changes nothing."""
     controllers = Controllers("IDLE+DRAIN", "primus quarantine: ada: fan broken, see: ticket 7")
     first, second = slurm.Nodes(caller=controllers), slurm.Nodes(caller=controllers)
-    first.adopt(tmp_path, set())
-    records = slurm.records_in(tmp_path)
-    second.adopt(tmp_path, {record["host"] for record in records})
+    first.restore_records(tmp_path, set())
+    records = slurm.read_records(tmp_path)
+    second.restore_records(tmp_path, {record["host"] for record in records})
 
     assert [(record["host"], record["owner"], record["reason"]) for record in records] == [("gpu1", "ada", "fan broken, see: ticket 7")]
     assert (first.changed, second.changed) == (True, False)
@@ -308,9 +303,9 @@ def test_a_lost_record_is_restored_from_slurms_reason(tmp_path: Path) -> None:
 def test_other_drains_do_not_become_quarantines(tmp_path: Path, state: str, reason: str) -> None:
     """Nodes in service, and nodes that an administrator or the health check drained, get no record."""
     nodes = slurm.Nodes(caller=Controllers(state, reason))
-    nodes.adopt(tmp_path, set())
+    nodes.restore_records(tmp_path, set())
 
-    assert (nodes.changed, slurm.records_in(tmp_path)) == (False, [])
+    assert (nodes.changed, slurm.read_records(tmp_path)) == (False, [])
 
 
 def test_the_quarantine_of_a_host_that_does_not_answer_is_shown() -> None:

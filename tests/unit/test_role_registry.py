@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -10,7 +9,7 @@ import pytest
 import yaml
 
 from primus_bootstrap import content
-from tests.unit.role_module import load_role_module
+from tests.unit.role_module import load_file, load_role_module
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,12 +20,7 @@ if TYPE_CHECKING:
 def load(role: str, part: str) -> ModuleType:
     """Load a module or filter of a role by path."""
     path = content.roles_dir() / role / part
-    spec = importlib.util.spec_from_file_location(f"test_{role}_{path.stem}", path)
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_file(path, f"test_{role}_{path.stem}")
 
 
 ACCOUNTS = load("oci_registry", "library/oci_registry_accounts.py")
@@ -49,7 +43,7 @@ def test_matching_hash_stays_and_unknown_account_is_removed() -> None:
     )
 
     assert got == {"a": "$2y$a1", "md5": "$2y$md51", "b": "$2y$b2", "c": "$2y$c1"}
-    assert messages == ["old goes", "md5 gets its password", "b gets its password", "c comes"]
+    assert messages == ["remove old", "change the password of md5", "change the password of b", "add c"]
 
 
 def test_settings_of_both_storages_are_complete() -> None:
@@ -99,10 +93,10 @@ def verdicts(registry: Any) -> dict[str, str]:
 def test_healthy_registry_passes_and_open_one_fails() -> None:
     """The right password works, others do not; an image is pushed, pulled and removed."""
     good = EFFECTS.Registry("n1", Fake(), "right")
-    EFFECTS.look_at_access(good)
-    EFFECTS.look_at_images(good, collects=False)
+    EFFECTS.check_access(good)
+    EFFECTS.check_images(good, collecting=False)
     open_to_all = EFFECTS.Registry("n1", lambda *_: EFFECTS.Answer(200, {}, b"{}"), "right")
-    EFFECTS.look_at_access(open_to_all)
+    EFFECTS.check_access(open_to_all)
 
     assert set(verdicts(good).values()) == {"pass"}
     assert verdicts(open_to_all) == {"takes_password": "pass", "refuses_wrong_password": "fail", "refuses_no_password": "fail"}
@@ -113,9 +107,9 @@ def test_full_disk_fails_and_no_answer_is_unknown() -> None:
     full, silent, busy = (
         EFFECTS.Registry("n1", call, "right") for call in (Fake("POST blobs"), lambda *_: EFFECTS.Answer(0, {}, b"no answer"), Fake())
     )
-    EFFECTS.look_at_images(full, collects=False)
-    EFFECTS.look_at_images(silent, collects=False)
-    EFFECTS.look_at_images(busy, collects=True)
+    EFFECTS.check_images(full, collecting=False)
+    EFFECTS.check_images(silent, collecting=False)
+    EFFECTS.check_images(busy, collecting=True)
 
     assert verdicts(full) == {"push_and_pull": "fail"}
     assert "push a layer gave 500 UNKNOWN: unknown error no space left on device" in full.verdicts[0]["reason"]
@@ -127,7 +121,7 @@ def test_expiring_certificate_fails(ends: str, verdict: str) -> None:
     """The remaining days are counted from now."""
     registry = EFFECTS.Registry("n1", Fake(), "right")
 
-    talks = EFFECTS.look_at_certificate(registry, {"notAfter": ends}, 14, EFFECTS.ssl.cert_time_to_seconds("Nov 20 00:00:00 2030 GMT"))
+    talks = EFFECTS.check_certificate(registry, {"notAfter": ends}, 14, EFFECTS.ssl.cert_time_to_seconds("Nov 20 00:00:00 2030 GMT"))
 
     assert talks
     assert verdicts(registry) == {"certificate": verdict}
@@ -142,7 +136,7 @@ def test_disabled_timer_fails_and_no_answer_is_unknown() -> None:
         ("c", {}),
         ("d", {"timer": "active", "Result": "timeout"}),
     ):
-        EFFECTS.look_at_timer(registry, f"primus-registry-{name}", shown)
+        EFFECTS.check_timer(registry, f"primus-registry-{name}", shown)
 
     assert verdicts(registry) == {"a": "pass", "b": "fail", "c": "unknown", "d": "fail"}
 

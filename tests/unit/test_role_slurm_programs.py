@@ -6,12 +6,12 @@ import json
 import os
 import signal
 import sys
-from importlib import util
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from primus_bootstrap import content
+from tests.unit.role_module import load_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,13 +27,7 @@ def load(path: Path) -> Any:
     """Import a program with its sibling modules, as on a node."""
     if str(FILES.parent / "module_utils") not in sys.path:
         sys.path.append(str(FILES.parent / "module_utils"))
-    spec = util.spec_from_file_location(f"slurm_{path.stem}", path)
-    if spec is None or spec.loader is None:
-        raise ImportError(path)
-    module = util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look up their module.
-    spec.loader.exec_module(module)
-    return module
+    return load_file(path, f"slurm_{path.stem}")
 
 
 health: Any = load(FILES / "health.py")
@@ -50,7 +44,7 @@ class Host:
 
     def __call__(self, words: Sequence[str], _limit_s: float) -> Any:
         """Answer one command."""
-        answer = sys.modules["slurm_ask"].Answer
+        answer = sys.modules["slurm_commands"].Answer
         if words[0] == health.GATE:
             return answer(*self.gate)
         if words[1] == "update":
@@ -107,8 +101,8 @@ def test_epilog_ends_all_processes_after_the_last_job_of_an_account(tmp_path: Pa
     (tmp_path / "self").mkdir()
     found = epilog.processes(tmp_path, os.getuid(), "71")
 
-    assert [process.pid for process in epilog.doomed(found, all_of_them=True)] == [10, 11, 12]
-    assert [process.pid for process in epilog.doomed(found, all_of_them=False)] == [10]
+    assert [process.pid for process in epilog.processes_to_end(found, all_of_them=True)] == [10, 11, 12]
+    assert [process.pid for process in epilog.processes_to_end(found, all_of_them=False)] == [10]
 
 
 def test_process_in_a_user_namespace_belongs_to_its_account(tmp_path: Path) -> None:
@@ -142,14 +136,14 @@ def test_other_jobs_of_the_account_are_listed_by_slurmd(tmp_path: Path) -> None:
 
         return ask
 
-    assert not epilog.other_jobs(f"{head}10 71 batch 0 0\n", tmp_path, mine, "71", owners())
-    assert epilog.other_jobs(f"{head}10 72 batch 0 0\n", tmp_path, mine, "71", owners())
-    assert not epilog.other_jobs(head, tmp_path, mine, "71", owners(mine))
+    assert not epilog.has_other_jobs(f"{head}10 71 batch 0 0\n", tmp_path, mine, "71", owners())
+    assert epilog.has_other_jobs(f"{head}10 72 batch 0 0\n", tmp_path, mine, "71", owners())
+    assert not epilog.has_other_jobs(head, tmp_path, mine, "71", owners(mine))
     assert commands == []
-    assert epilog.other_jobs(f"{head}-1 72 extern 0 0\n99 72 extern - -\n", tmp_path, mine, "71", owners(mine))
-    assert not epilog.other_jobs(f"{head}-1 72 extern 0 0\n", tmp_path, mine, "71", owners(mine + 1))
+    assert epilog.has_other_jobs(f"{head}-1 72 extern 0 0\n99 72 extern - -\n", tmp_path, mine, "71", owners(mine))
+    assert not epilog.has_other_jobs(f"{head}-1 72 extern 0 0\n", tmp_path, mine, "71", owners(mine + 1))
     assert commands == [["72"], ["72"]]
-    assert epilog.other_jobs(f"{head}-1 72 extern 0 0\n", tmp_path, mine, "71", lambda _: None)
+    assert epilog.has_other_jobs(f"{head}-1 72 extern 0 0\n", tmp_path, mine, "71", lambda _: None)
 
 
 @pytest.mark.parametrize(
@@ -190,7 +184,7 @@ def test_reused_process_id_gets_no_signal(tmp_path: Path, monkeypatch: pytest.Mo
 def test_newer_entries_are_not_removed(tmp_path: Path) -> None:
     """A job that starts during the cleanup keeps its files, as do reused names of other accounts."""
     (tmp_path / "old").write_text("")
-    found = epilog.files_of([str(tmp_path)], [range(os.getuid(), os.getuid() + 1)])
+    found = epilog.find_files([str(tmp_path)], [range(os.getuid(), os.getuid() + 1)])
     (tmp_path / "new").write_text("")
 
     assert epilog.remove_files(found, [range(os.getuid() + 1, os.getuid() + 2)]) == 0
@@ -233,10 +227,10 @@ def test_epilog_detaches_mounts_and_ends_late_forks_of_the_last_job(monkeypatch:
     monkeypatch.setenv("SLURM_JOB_UID", "4999")
     monkeypatch.setattr(epilog, "read_settings", epilog.Settings)
     monkeypatch.setattr(epilog, "processes", lambda *_: [])
-    monkeypatch.setattr(epilog, "files_of", lambda *_: [])
+    monkeypatch.setattr(epilog, "find_files", lambda *_: [])
     monkeypatch.setattr(epilog, "fuse_mounts", lambda *_: [shared])
     monkeypatch.setattr(epilog, "is_last", lambda *_: True)
-    for name, result in (("end_rest", set()), ("detach", None), ("remove_files", 0)):
+    for name, result in (("end_remaining", set()), ("detach", None), ("remove_files", 0)):
 
         def record(first: object, *_: object, name: str = name, result: object = result) -> object:
             calls.append((name, first))
@@ -246,7 +240,7 @@ def test_epilog_detaches_mounts_and_ends_late_forks_of_the_last_job(monkeypatch:
     monkeypatch.setattr(epilog.syslog, "syslog", lambda *_: None)
 
     assert epilog.main() == 0
-    assert calls == [("end_rest", 4999), ("detach", [shared]), ("remove_files", [(shared, True)])]
+    assert calls == [("end_remaining", 4999), ("detach", [shared]), ("remove_files", [(shared, True)])]
 
 
 def test_process_chain_stays_if_a_new_job_started(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,7 +250,7 @@ def test_process_chain_stays_if_a_new_job_started(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(epilog.time, "sleep", lambda _: None)
     process = epilog.Process(999999999, "1", marked=False, foreign=False, owner=165536)
 
-    assert epilog.end_rest(4999, lambda: [process], lambda: False) == set()
+    assert epilog.end_remaining(4999, lambda: [process], lambda: False) == set()
     assert killed == []
-    assert epilog.end_rest(4999, lambda: [process], lambda: True) == {999999999}
+    assert epilog.end_remaining(4999, lambda: [process], lambda: True) == {999999999}
     assert set(killed) == {4999, 165536}
