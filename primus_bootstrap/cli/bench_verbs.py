@@ -11,7 +11,7 @@ import typer
 
 from primus_bootstrap.bench.report.bench_report import read_run
 from primus_bootstrap.bench.report.rows import findings, host_rows, place, summary
-from primus_bootstrap.bench.results.store import BenchStore
+from primus_bootstrap.bench.results.store import BenchStore, check_tier
 from primus_bootstrap.cli.console import coloured, emit, emit_json, emit_table, plain_table, say
 from primus_bootstrap.cli.day2 import ask_name
 from primus_bootstrap.cli.options import (
@@ -26,9 +26,10 @@ from primus_bootstrap.cli.options import (
     VaultPasswordFile,
     examples,
 )
+from primus_bootstrap.cli.printed_commands import with_inventory
 from primus_bootstrap.cli.report_view import print_report
 from primus_bootstrap.cli.run_verbs import load_for_run, run_options, run_plan
-from primus_bootstrap.core.errors import PlanError, RunError
+from primus_bootstrap.core.errors import RunError, UsageError
 from primus_bootstrap.engine.plan import make_plan
 from primus_bootstrap.engine.report import EXIT_FAILED
 
@@ -92,11 +93,13 @@ def bench(
         _reset_breaker(cluster, folder, confirm)
         return
     code = 0
+    if tier and not last and (policy_file := _policy_file(cluster)) is not None:
+        check_tier(policy_file, tier)
     if not last:
         extra = [
             f"bench_force={str(not changed).lower()}",
             *([f"bench_tier={tier}"] if tier else []),
-            *([f"bench_at_once={at_once}"] if at_once else []),
+            *([f"bench_parallel_hosts={at_once}"] if at_once else []),
         ]
         code = _measure(cluster, folder, limit, replace(options, limited=limit is not None, extra_vars=tuple(extra)), as_json=as_json)
     run_folder = BenchStore(folder).last_report()
@@ -106,10 +109,17 @@ def bench(
     if as_json:
         emit_json(run.to_json())
     else:
-        _print(run, run_folder)
+        _print(run, run_folder, cluster.path)
     if any(outcome in ("fail", "unknown") for _, outcome in run.hosts):
         code = code or EXIT_FAILED
     raise typer.Exit(code)
+
+
+def _policy_file(cluster: Cluster) -> str | None:
+    """Return the site's policy, which the role reads too; empty for the shipped one, None if only the role can find it."""
+    hosts = cluster.groups.get("gpu_node") or ()
+    path = str(cluster.view.variables(hosts[0]).get("bench_policy_file") or "") if hosts else ""
+    return path if not path or Path(path).is_absolute() else None
 
 
 def _measure(cluster: Cluster, folder: Path, limit: str | None, options: Options, *, as_json: bool) -> int:
@@ -117,7 +127,7 @@ def _measure(cluster: Cluster, folder: Path, limit: str | None, options: Options
     before = set(folder.glob("runs/*"))
     names = cluster.select(limit) if limit else ()
     if limit and not set(names) & set(cluster.groups.get("gpu_node", ())):
-        raise PlanError(f"--limit {limit}: no host of gpu_node", fix="use hosts of the group gpu_node: only these are measured")
+        raise UsageError(f"--limit {limit}: no host of gpu_node", fix="use hosts of the group gpu_node: only these are measured")
     # The controllers are included, because they quarantine and release the hosts.
     with_controllers = ",".join((*names, *cluster.groups.get("slurm_controller", ()))) if limit else None
     report = run_plan(cluster, make_plan(cluster, phases=(PHASE,), limit=with_controllers), options)
@@ -153,7 +163,7 @@ def _copy(source: Path, target: Path | None) -> None:
         ) from error
 
 
-def _print(run: BenchRun, run_folder: Path) -> None:
+def _print(run: BenchRun, run_folder: Path, file: Path) -> None:
     table = plain_table("host", "verdict", "pass", "fail", "unknown", "skipped", "decision")
     for row in host_rows(run):
         table.add_row(row.host, coloured(row.verdict), *map(str, row.counts), row.decision)
@@ -163,8 +173,9 @@ def _print(run: BenchRun, run_folder: Path) -> None:
         more = f" and {len(places) - _PLACES_SHOWN} more" if len(places) > _PLACES_SHOWN else ""
         emit(f"\n{finding.verdict}: {finding.check}: {', '.join(places[:_PLACES_SHOWN])}{more}\n  {finding.reasons[0]}")
         if finding.fix:
-            emit(f"  fix: {finding.fix}")
+            emit(with_inventory(f"  fix: {finding.fix}", file))
     emit(f"\n{summary(run)}")
     if run.breaker:
-        say(f"the breaker is open, so no host is quarantined: {run.breaker.reason}\n  fix: {run.breaker.fix}")
+        fix = with_inventory(run.breaker.fix.replace("CLUSTER_NAME", run.cluster), file)
+        say(f"the breaker is open, so no host is quarantined: {run.breaker.reason}\n  fix: {fix}")
     emit(f"report: {run_folder / 'bench.html'}")

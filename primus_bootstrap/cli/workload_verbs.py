@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 import yaml
 
-from primus_bootstrap.cli.console import emit, emit_json, program, say
+from primus_bootstrap.cli.console import emit, emit_json, say
 from primus_bootstrap.cli.day2 import split_words
 from primus_bootstrap.cli.fleet_verbs import as_root, ask_hosts, targets_of_limit
 from primus_bootstrap.cli.options import (
@@ -27,11 +27,12 @@ from primus_bootstrap.cli.options import (
     VaultPasswordFile,
     ask_password,
 )
+from primus_bootstrap.cli.printed_commands import with_inventory
 from primus_bootstrap.cli.report_view import next_steps, print_report
 from primus_bootstrap.cli.run_verbs import run_options, run_plan
 from primus_bootstrap.cli.workload_hosts import hosts_for_job
 from primus_bootstrap.cli.workload_view import event_line, print_job, print_jobs
-from primus_bootstrap.core.errors import PlanError, RunError, UnknownError
+from primus_bootstrap.core.errors import PlanError, RunError, UnknownError, UsageError
 from primus_bootstrap.engine.plan import make_plan
 from primus_bootstrap.engine.ssh import known_hosts_path, ssh_arguments
 from primus_bootstrap.fleet.jobs import NO_SUCH_JOB, JobCommands, JobStatus, read_list, read_status
@@ -106,8 +107,8 @@ def submit(
     say(f"submitting {id_}")
     found = {
         "workload_id": id_,
-        "workload_order": [*selection.hosts, *selection.spares],
-        "workload_left_out": [host.to_json() for host in selection.left_out],
+        "workload_host_order": [*selection.hosts, *selection.spares],
+        "workload_excluded_hosts": [host.to_json() for host in selection.left_out],
     }
     with tempfile.TemporaryDirectory(prefix="primus-job-") as folder:
         variables = Path(folder) / "job.yml"
@@ -121,7 +122,8 @@ def submit(
         print_report(report, cluster.path)
         emit(next_steps(cluster, report))
     else:
-        emit(f"submitted {id_} ({PLATFORMS.get(target, target)}), watched by {watcher}; next: {program()} workload status {id_} --follow")
+        following = f"{_command('status', cluster.path, id_)} --follow"
+        emit(f"submitted {id_} ({PLATFORMS.get(target, target)}), watched by {watcher}; next: {following}")
     if follow and not report.exit_code:
         raise typer.Exit(_follow(_WatcherClient(cluster, options.become_password, timeout_s), id_, as_json=as_json))
     raise typer.Exit(report.exit_code)
@@ -170,7 +172,7 @@ def status(
     if as_json:
         emit_json({"schema": SCHEMA, **status_.to_json()})
     else:
-        print_job(status_)
+        print_job(status_, path)
 
 
 @app.command()
@@ -211,7 +213,7 @@ def cancel(
     if not before.ended:
         client.run(client.commands.cancel(job, start_watcher=before.stale), job)
     new = f" by a new watcher on {client.answering}, because its own does not run" if before.stale else ""
-    requested = f"requested cancellation of {job}{new}; see: {program()} workload status {job}"
+    requested = f"requested cancellation of {job}{new}; see: {_command('status', path, job)}"
     message = f"nothing to do: {job} is already {before.phase}" if before.ended else requested
     _print_result(message, {"id": job, "phase": before.phase, "asked": not before.ended}, as_json=as_json)
 
@@ -235,7 +237,7 @@ def resume(
     before = client.show(job)
     if before.phase != DONE:
         client.run(client.commands.resume(job), job)
-    resumed = f"resumed {job}, watched by {client.answering}; see: {program()} workload status {job}"
+    resumed = f"resumed {job}, watched by {client.answering}; see: {_command('status', path, job)}"
     message = f"nothing to do: {job} is done" if before.phase == DONE else resumed
     _print_result(message, {"id": job, "phase": before.phase, "asked": before.phase != DONE}, as_json=as_json)
 
@@ -305,7 +307,7 @@ def _commands(variables: Mapping[str, Any]) -> JobCommands:
 
 def _output(answer: Answer, job: str) -> str:
     if answer.exit_code == NO_SUCH_JOB:
-        raise PlanError(f"there is no job {job}", fix=f"`{program()} workload list --all` lists all jobs")
+        raise PlanError(f"there is no job {job}", fix="list all jobs: primus-bootstrap workload list hosts.yaml --all")
     if answer.exit_code:
         what, _, fix = answer.stderr.strip().partition("fix: ")
         reason = what.strip() or f"exit code {answer.exit_code} without a message"
@@ -316,11 +318,16 @@ def _output(answer: Answer, job: str) -> str:
     return answer.stdout
 
 
+def _command(verb: str, path: Path, job: str) -> str:
+    """Return a command for a job, for messages."""
+    return with_inventory(f"primus-bootstrap workload {verb} hosts.yaml {job}", path)
+
+
 def _job_id(words: list[str]) -> tuple[Path, str]:
     path, (job,) = split_words(words, ["ID"])
     if not JOB_ID.fullmatch(job):
-        fix = f"give the name, a dash and six hexadecimal digits: `{program()} workload list --all` lists the ids"
-        raise PlanError(f"{job} is not the id of a job", fix=fix)
+        fix = "give the name, a dash and six hexadecimal digits; list the ids: primus-bootstrap workload list hosts.yaml --all"
+        raise UsageError(f"{job} is not the id of a job", fix=fix)
     return path, job
 
 
@@ -342,7 +349,7 @@ def _follow(client: _WatcherClient, job: str, *, as_json: bool) -> int:
             if as_json:
                 emit(json.dumps(status_.to_json()))
             else:
-                print_job(status_)
+                print_job(status_, client.cluster.path)
             return 0 if status_.phase == DONE else RunError.exit_code
         time.sleep(_FOLLOW_S)
 
@@ -356,7 +363,7 @@ def _wait_for_status(client: _WatcherClient, job: str, *, events_from: int) -> J
         except RunError as error:
             if time.monotonic() - began > _SILENCE_S:
                 what = f"the state of {job} is unknown: no answer for {_SILENCE_S / 60:.0f} minutes: {error.what}"
-                raise UnknownError(what, fix=f"{error.fix}; then: {program()} workload status {job} --follow") from error
+                raise UnknownError(what, fix=f"{error.fix}; then: primus-bootstrap workload status hosts.yaml {job} --follow") from error
             if not silent:
                 say(f"{error.what}; retrying for {_SILENCE_S / 60:.0f} minutes, the job continues meanwhile")
             silent = True

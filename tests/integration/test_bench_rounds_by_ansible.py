@@ -78,7 +78,7 @@ def folder(tmp_path: Path) -> Path:
         "cluster_name": "c",
         "bench_tier": "wide",
         "bench_force": True,
-        "bench_at_once": 2,
+        "bench_parallel_hosts": 2,
         "bench_policy_file": str(tmp_path / "policy.yml"),
         "bench_folder": str(tmp_path / "bench"),
         "primus_cli_program": str(tmp_path) + "/{{ inventory_hostname }}/primus-cli",

@@ -72,8 +72,8 @@ def test_nothing_is_stopped_while_the_host_has_jobs(tmp_path: Path, controllers:
 @pytest.mark.parametrize(
     ("role", "group", "task", "variable"),
     [
-        ("munge", "slurm_node", "Take the cluster's key off", "_munge_key_file"),
-        ("juicefs", "juicefs_client", "Take the secrets of the shared file system off", "_juicefs_env_file"),
+        ("munge", "slurm_node", "Remove the munge key", "_munge_key_file"),
+        ("juicefs", "juicefs_client", "Remove the secrets of the shared file system", "_juicefs_env_file"),
     ],
 )
 def test_a_removed_host_has_no_secret_of_the_cluster(tmp_path: Path, role: str, group: str, task: str, variable: str) -> None:

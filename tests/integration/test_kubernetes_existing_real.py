@@ -17,6 +17,7 @@ from tests.unit.test_kubernetes_existing import play
 if TYPE_CHECKING:
     from pathlib import Path
 
+MACHINE = "Check that the host is not managed by another Kubernetes installer"
 # Nothing listens there, so a task that contacts a host ends in `unreachable`.
 NOWHERE = {"ansible_host": "127.0.0.1", "ansible_port": free_port(), "ansible_user": "root"}
 
@@ -38,7 +39,7 @@ def write(folder: Path, **more: str) -> Path:
     [
         ("missing", "no kubeconfig at"),
         ("expired", "the client certificate expired 2.0 days ago"),
-        ("unanswered", "does not answer: [Errno 111] Connection refused. Fix: see that it runs"),
+        ("unanswered", "does not answer: [Errno 111] Connection refused. Fix: check that it runs"),
     ],
 )
 def test_unusable_kubeconfig_is_refused_in_preflight(tmp_path: Path, what: str, says: str) -> None:
@@ -75,7 +76,7 @@ def test_the_refusal_ends_the_removal(tmp_path: Path) -> None:
     code, output = play(write(tmp_path), "day2/remove_node.yml", "-e", "node=gpu1", "-e", "confirm=demo")
 
     assert code == 2
-    assert re.findall(r"PLAY \[([^]]*)\]", output) == ["Look the host up in hosts.yaml", "See whose machine it is"]
+    assert re.findall(r"PLAY \[([^]]*)\]", output) == ["Check that hosts.yaml has the host", MACHINE]
 
 
 @pytest.mark.parametrize("new", ["gpu1", "gpu9"])
@@ -96,7 +97,7 @@ def test_limit_without_localhost_is_refused_too(tmp_path: Path) -> None:
     code, output = play(write(tmp_path), "day2/remove_node.yml", "-e", "node=gpu1", "-e", "confirm=demo", "--limit", "all:!gpu1")
 
     assert code == 2
-    assert re.findall(r"PLAY \[([^]]*)\]", output)[-1] == "See whose machine it is"
+    assert re.findall(r"PLAY \[([^]]*)\]", output)[-1] == MACHINE
 
 
 @pytest.mark.parametrize(("provider", "host"), [("existing", "gpu2"), ("kubespray", "gpu1")])

@@ -24,4 +24,4 @@ def test_a_host_that_cannot_be_checked_is_not_released(tmp_path: Path) -> None:
 
     assert done.returncode != 0
     assert "gpu1 does not answer (" in done.stdout
-    assert "PLAY [Let jobs start there again]" not in done.stdout
+    assert "PLAY [Resume the host in Slurm]" not in done.stdout

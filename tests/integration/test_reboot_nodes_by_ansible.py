@@ -21,9 +21,9 @@ HOSTS = ("g1", "g2", "c1", "k1", "ctl1", "ctl2")
 WAITS = "inventory_hostname in ['g1', 'g2', 'k1', 'ctl1']"
 ONLY = {
     "baseline/reboot": WAITS,
-    "slurm/node_drain": "slurm_drain_wanted and slurm_drain_reason == 'primus: reboot'",
-    "slurm/node_resume": "slurm_drain_wanted and slurm_resume_reason == 'primus: reboot'",
-    "node_health/wait": "node_health_wait_wanted",
+    "slurm/node_drain": "slurm_drain_enabled and slurm_drain_reason == 'primus: reboot'",
+    "slurm/node_resume": "slurm_drain_enabled and slurm_resume_reason == 'primus: reboot'",
+    "node_health/wait": "node_health_wait_enabled",
 }
 LONG = pytest.mark.long("roles/baseline", "roles/node_health", "playbooks/day2")
 

@@ -42,15 +42,15 @@ def roles(tmp_path: Path) -> Path:
     write(folder / "baseline/tasks/reboot_begin.yml", note("begin"))
     write(folder / "baseline/tasks/reboot.yml", note("reboot", only="_baseline_reboot_open"))
     write(folder / "baseline/tasks/reboot_end.yml", note("end"))
-    write(folder / "slurm/tasks/node_drain.yml", note("drain", only="slurm_drain_wanted and slurm_drain_reason == 'primus: reboot'"))
-    write(folder / "slurm/tasks/node_resume.yml", note("resume", only="slurm_drain_wanted"))
-    write(folder / "kube_drain/tasks/main.yml", note("evict", only="kube_drain_wanted"))
-    write(folder / "kube_drain/tasks/ready.yml", note("ready", only="kube_drain_wanted"))
+    write(folder / "slurm/tasks/node_drain.yml", note("drain", only="slurm_drain_enabled and slurm_drain_reason == 'primus: reboot'"))
+    write(folder / "slurm/tasks/node_resume.yml", note("resume", only="slurm_drain_enabled"))
+    write(folder / "kube_drain/tasks/main.yml", note("evict", only="kube_drain_enabled"))
+    write(folder / "kube_drain/tasks/ready.yml", note("ready", only="kube_drain_enabled"))
     for step in ("away", "serves"):
-        write(folder / f"kube_backup/tasks/{step}.yml", note(step, only="kube_backup_away_wanted"))
-    write(folder / "kube_drain/tasks/back.yml", note("uncordon", only="kube_drain_wanted"))
-    ill = {"ansible.builtin.assert": {"that": "not node_health_wait_wanted or inventory_hostname not in ill | default([])"}}
-    write(folder / "node_health/tasks/wait.yml", [ill, *note("well", only="node_health_wait_wanted")])
+        write(folder / f"kube_backup/tasks/{step}.yml", note(step, only="kube_backup_reboot_check_enabled"))
+    write(folder / "kube_drain/tasks/back.yml", note("uncordon", only="kube_drain_enabled"))
+    ill = {"ansible.builtin.assert": {"that": "not node_health_wait_enabled or inventory_hostname not in ill | default([])"}}
+    write(folder / "node_health/tasks/wait.yml", [ill, *note("well", only="node_health_wait_enabled")])
     real = content.roles_dir() / "gpu_driver"
     write(folder / "gpu_driver/tasks/verify.yml", note("driver"))
     write(folder / "gpu_driver/tasks/waits.yml", note("waits"))

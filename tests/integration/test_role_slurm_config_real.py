@@ -23,7 +23,7 @@ def run_module(tmp_path: Path, nodes: dict[str, dict[str, Any]], **changes: Any)
         (fragments / f"{name}.json").write_text(fragment(name, **node))
     folder = content.roles_dir() / "slurm"
     settings = {**SETTINGS, **changes}
-    given = {"folder": str(tmp_path), "fragments": str(fragments), "members": list(nodes), "settings": settings}
+    given = {"folder": str(tmp_path), "descriptions": str(fragments), "nodes": list(nodes), "settings": settings}
     program = (
         f"import sys, ansible.module_utils as u, runpy; u.__path__.append({str(folder / 'module_utils')!r}); "
         f"runpy.run_path({str(folder / 'library/slurm_config.py')!r}, run_name='__main__')"

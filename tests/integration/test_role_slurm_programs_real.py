@@ -54,7 +54,7 @@ def test_files_of_the_account_in_shared_folders_are_removed_without_following_li
         os.chown(path, 4999, 4999, follow_symlinks=False)
     os.chown(shared / "from a namespace", 165599, 165599)
     numbers = [range(4999, 5000), range(165536, 231072)]
-    found = epilog.files_of([str(shared), str(tmp_path / "none")], numbers)
+    found = epilog.find_files([str(shared), str(tmp_path / "none")], numbers)
     removed = epilog.remove_files(found, numbers)
 
     assert (removed, [path.name for path in shared.iterdir()]) == (3, ["theirs"])
@@ -81,7 +81,7 @@ def test_epilog_sends_sigterm_first(leftover: list[subprocess.Popen[bytes]]) -> 
     mine, stubborn = start(job), start(job, "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)")
     others = [start({**job, "SLURM_JOB_ID": "72"}), start({"SLURM_JOB_ID": "71"}), start({})]
     leftover += [mine, stubborn, *others]
-    found = epilog.doomed(epilog.processes(epilog.PROC, os.getuid(), "71"), all_of_them=False)
+    found = epilog.processes_to_end(epilog.processes(epilog.PROC, os.getuid(), "71"), all_of_them=False)
     epilog.end(epilog.PROC, found)
 
     assert [process.pid for process in found] == sorted([mine.pid, stubborn.pid])
@@ -149,7 +149,7 @@ def test_chain_of_short_processes_is_ended(tmp_path: Path) -> None:
         folder.chmod(0o755)
     subprocess.run([sys.executable, "-I", "-c", CHAIN, counter, str(uid)], check=True, timeout=60)
     until(lambda: counter.stat().st_size > 20, "the chain of processes")
-    epilog.end_rest(uid, lambda: epilog.processes(epilog.PROC, uid, "71"), lambda: True)
+    epilog.end_remaining(uid, lambda: epilog.processes(epilog.PROC, uid, "71"), lambda: True)
     length = counter.stat().st_size
     time.sleep(0.5)
 
@@ -175,7 +175,7 @@ def test_process_with_ended_main_thread_is_detected() -> None:
     process.stdout.close()
     until(lambda: Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z", "the end of its first thread")
     try:
-        found = epilog.doomed(epilog.processes(epilog.PROC, os.getuid(), "71"), all_of_them=False)
+        found = epilog.processes_to_end(epilog.processes(epilog.PROC, os.getuid(), "71"), all_of_them=False)
         epilog.end(epilog.PROC, found)
 
         assert [one.pid for one in found] == [process.pid]

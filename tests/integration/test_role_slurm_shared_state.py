@@ -13,12 +13,12 @@ from primus_bootstrap import content
 if TYPE_CHECKING:
     from pathlib import Path
 
-SCRIPT = content.roles_dir() / "slurm" / "files" / "shared_state.sh"
+SCRIPT = content.roles_dir() / "slurm" / "files" / "create_shared_state.sh"
 UID = 64030
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give folders to other accounts")
 
 
-def run(tmp_path: Path, *, mounted: str = "/shared", how: str = "do") -> subprocess.CompletedProcess[str]:
+def run(tmp_path: Path, *, mounted: str = "/shared", how: str = "apply") -> subprocess.CompletedProcess[str]:
     """Run it with this id of slurm and a folder on a separate file system."""
     programs = tmp_path / "bin"
     programs.mkdir(exist_ok=True)
@@ -34,12 +34,12 @@ def run(tmp_path: Path, *, mounted: str = "/shared", how: str = "do") -> subproc
 
 def test_folder_is_created_once(tmp_path: Path) -> None:
     """It belongs to slurm. Check mode changes nothing; the second run prints nothing."""
-    looked = run(tmp_path, how="look")
+    looked = run(tmp_path, how="check")
     created = (tmp_path / "state").exists()
     first, second = run(tmp_path), run(tmp_path)
 
-    assert (looked.stdout, created) == ("made\n", False)
-    assert [(done.returncode, done.stdout) for done in (first, second)] == [(0, "made\n"), (0, "")]
+    assert (looked.stdout, created) == ("changed\n", False)
+    assert [(done.returncode, done.stdout) for done in (first, second)] == [(0, "changed\n"), (0, "")]
     assert (tmp_path / "state" / "slurmctld").stat().st_uid == UID
 
 
@@ -59,7 +59,7 @@ def test_folder_of_root_changes_its_owner(tmp_path: Path) -> None:
     """A folder that an administrator created becomes slurm's."""
     (tmp_path / "state" / "slurmctld").mkdir(parents=True)
 
-    assert run(tmp_path).stdout == "made\n"
+    assert run(tmp_path).stdout == "changed\n"
     assert (tmp_path / "state" / "slurmctld").stat().st_uid == UID
 
 

@@ -35,8 +35,8 @@ def play(tmp_path: Path, controllers: dict[str, dict[str, Any]], *, wanted: bool
     for part in ("tasks", "vars", "defaults", "meta"):
         (role / part).symlink_to(content.roles_dir() / "slurm" / part)
     steps = [{"ansible.builtin.import_role": {"name": "slurm", "tasks_from": step}} for step in ("node_drain", "node_resume")]
-    variables = {"slurm_drain_wanted": wanted, "slurm_drain_controllers": list(controllers)}
-    asked_of = {"ASKED": "{{ _slurm_drain_asked | default('') }}"}
+    variables = {"slurm_drain_enabled": wanted, "slurm_drain_controllers": list(controllers)}
+    asked_of = {"ASKED": "{{ _slurm_drain_controller | default('') }}"}
     plays = [{"hosts": "n1", "gather_facts": False, "vars": variables, "environment": asked_of, "tasks": steps}]
     (tmp_path / "play.yml").write_text(json.dumps(plays), encoding="utf-8")
     (tmp_path / "hosts.json").write_text(json.dumps({"all": {"hosts": {"n1": LOCAL, **controllers}}}), encoding="utf-8")
@@ -64,7 +64,7 @@ def test_without_a_controller_the_drain_is_refused(tmp_path: Path) -> None:
 
     assert code != 0
     assert asked == []
-    assert "Fix: bring one of ctl1 up" in " ".join(said.split())
+    assert "Fix: start slurmctld on ctl1" in " ".join(said.split())
 
 
 def test_without_slurm_no_controller_is_needed(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ def run(folder: Path, controllers: dict[str, dict[str, Any]]) -> str:
         "tasks": [
             {
                 "ansible.builtin.copy": {
-                    "content": "{{ _slurm_told | sort | join(',') }}; {{ munge_reference }}",
+                    "content": "{{ _slurm_available_controllers | sort | join(',') }}; {{ munge_reference_host }}",
                     "dest": str(folder / "told"),
                     "mode": "0644",
                 }

@@ -45,7 +45,7 @@ def fabric(training: Training) -> Iterator[RunningLab]:
     (lab.folder / "policy.yml").write_text(yaml.safe_dump(policy))
     variables = lab.folder / "group_vars/gpu_node.yml"
     variables.parent.mkdir(exist_ok=True)
-    settings = {"bench_policy_file": str(lab.folder / "policy.yml"), "bench_tier": "wide", "bench_at_once": 1}
+    settings = {"bench_policy_file": str(lab.folder / "policy.yml"), "bench_tier": "wide", "bench_parallel_hosts": 1}
     variables.write_text(yaml.safe_dump({**settings, "primus_cli_settings": {"direct": {"venv": VENV}}}))
     done = lab.apply("--phase", "gpu")
     assert done.returncode == 0, done.stdout + done.stderr

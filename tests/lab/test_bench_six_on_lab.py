@@ -40,7 +40,7 @@ def six(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningLab]:
         settings = {
             "bench_tier": "checks",
             "bench_policy_file": str(lab.folder / "policy.yml"),
-            "bench_at_once": 1,
+            "bench_parallel_hosts": 1,
             "primus_cli_settings": {"direct": {"venv": VENV}},
         }
         (lab.folder / "group_vars").mkdir(exist_ok=True)

@@ -126,7 +126,7 @@ def _controller_configuration(folder: Path, *arguments: str) -> str:
     """Write slurm.conf of the fleet in check mode on this machine, with Ansible and local folders."""
     argv = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(folder / "hosts.yaml")]
     argv += [str(content.playbooks_dir() / "slurm/reconfigure.yml"), "--check", "-e", "node=gpu0001", *arguments]
-    argv += ["-e", f"_slurm_fragments_dir={folder}/nodes.d", "-e", f"_slurm_config_dir={folder}"]
+    argv += ["-e", f"_slurm_descriptions_dir={folder}/nodes.d", "-e", f"_slurm_config_dir={folder}"]
     environment = {**os.environ, "ANSIBLE_CONFIG": str(content.ansible_cfg())}
     done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

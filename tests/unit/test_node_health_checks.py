@@ -138,7 +138,7 @@ def test_service_of_another_role_fails_only_after_it_worked(name: str, monkeypat
     found = records_of(unit, {"units": [], "brought": ["munge.service"]})
 
     assert verdicts_in(found) == {"unit": verdict}
-    assert (found[0]["device"], found[0]["source"]) == ("munge.service", "node_health_brought_units")
+    assert (found[0]["device"], found[0]["source"]) == ("munge.service", "node_health_managed_units")
     assert found[0]["reason"].startswith("munge.service " if verdict != "pass" else "")
 
 

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 accounts: Any = load_role_module("slurm_accounting", "slurm_accounts")
 effects: Any = load_role_module("slurm_accounting", "slurm_accounting_effects")
 database: Any = load_role_module("slurm_accounting", "slurm_database")
-from ansible.module_utils import slurm_ledger as _ledger  # noqa: E402 - found once the role is loaded
+from ansible.module_utils import slurm_accounting_data as _ledger  # noqa: E402 - found once the role is loaded
 
-ledger: Any = _ledger
-Wanted: Any = accounts.Wanted
+data: Any = _ledger
+DesiredState: Any = accounts.DesiredState
 
 # As slurmdbd 22.05.8 answered on Debian 12.
 FRESH = {
@@ -63,12 +63,12 @@ STATED = {"qos": [{"name": "low"}, HIGH], "accounts": [NIGHT, TEAM], "users": [A
 
 def calls(answers: dict[str, str], **changes: Any) -> list[str]:
     """Return the required sacctmgr calls."""
-    plan = accounts.make_plan(accounts.read_ledger(answers), Wanted("lab", **changes))
+    plan = accounts.make_plan(accounts.parse_data(answers), DesiredState("lab", **changes))
     return [" ".join(words) for words in plan.calls]
 
 
 def test_matching_state_needs_no_call() -> None:
-    """Spelling of times and amounts and the order of lists do not matter."""
+    """Spelling of times and parse_tres and the order of lists do not matter."""
     assert calls(FULL, **STATED) == []
 
 
@@ -93,7 +93,7 @@ def test_empty_database_is_filled_in_order() -> None:
 
 def test_limit_waits_for_its_resource() -> None:
     """Before a controller registers GPUs, the limit is reported as pending."""
-    plan = accounts.make_plan(accounts.read_ledger(FRESH), Wanted("lab", [HIGH]))
+    plan = accounts.make_plan(accounts.parse_data(FRESH), DesiredState("lab", [HIGH]))
 
     assert plan.waiting == ("QOS high: no controller has named gres/gpu yet, which max_tres_per_user bounds",)
 
@@ -136,7 +136,7 @@ def test_built_in_entries_are_never_purged() -> None:
 
 def test_cyclic_accounts_are_refused() -> None:
     """No creation order exists."""
-    with pytest.raises(ValueError, match="a, b are each other's parents"):
+    with pytest.raises(ValueError, match="accounts a, b form a cycle"):
         calls(FRESH, accounts=[{"name": "a", "parent": "b"}, {"name": "b", "parent": "a"}])
 
 
@@ -145,14 +145,14 @@ def test_cyclic_accounts_are_refused() -> None:
 )
 def test_times_are_parsed_as_slurm_does(text: str, seconds: int) -> None:
     """A plain number means minutes."""
-    assert ledger.seconds(text) == seconds
+    assert data.parse_time(text) == seconds
 
 
 def test_amounts_are_compared_as_numbers() -> None:
     """102400 MiB equals 100G; an invalid amount is refused."""
-    assert ledger.amounts("cpu=4,mem=102400") == ledger.amounts("mem=100G,cpu=4")
-    with pytest.raises(ValueError, match="gpu=many is no amount"):
-        ledger.amounts("gpu=many")
+    assert data.parse_tres("cpu=4,mem=102400") == data.parse_tres("mem=100G,cpu=4")
+    with pytest.raises(ValueError, match="gpu=many is not an amount"):
+        data.parse_tres("gpu=many")
 
 
 class FakeSacctmgr:
@@ -178,7 +178,7 @@ class FakeSacctmgr:
 def test_check_mode_runs_no_command() -> None:
     """It returns the plan."""
     sacctmgr = FakeSacctmgr()
-    plan = accounts.bring_about(sacctmgr, Wanted("lab", [HIGH]), check=True, patience_s=0, wait=lambda _: None)
+    plan = accounts.apply(sacctmgr, DesiredState("lab", [HIGH]), check=True, wait_s=0, wait=lambda _: None)
 
     assert plan.calls
     assert sacctmgr.done == []
@@ -187,8 +187,8 @@ def test_check_mode_runs_no_command() -> None:
 def test_late_gpus_are_waited_for() -> None:
     """With a waiting time the limit is set; without, the next run sets it."""
     patient, hasty = FakeSacctmgr(silent=3), FakeSacctmgr(silent=3)
-    late = accounts.bring_about(patient, Wanted("lab", [HIGH]), check=False, patience_s=60, wait=lambda _: None)
-    early = accounts.bring_about(hasty, Wanted("lab", [HIGH]), check=False, patience_s=0, wait=lambda _: None)
+    late = accounts.apply(patient, DesiredState("lab", [HIGH]), check=False, wait_s=60, wait=lambda _: None)
+    early = accounts.apply(hasty, DesiredState("lab", [HIGH]), check=False, wait_s=0, wait=lambda _: None)
 
     assert late.waiting == ()
     assert [call for call in patient.done if "maxtresperuser=gres/gpu=8" in call]
@@ -202,12 +202,12 @@ def test_unresponsive_slurmdbd_is_an_error() -> None:
         raise accounts.RefusedError(f"sacctmgr {words[2]}: connection refused")
 
     with pytest.raises(accounts.RefusedError, match="connection refused"):
-        accounts.wait_for(silent, wait=lambda _: None, patience_s=0)
+        accounts.wait_for(silent, wait=lambda _: None, wait_s=0)
 
 
 def test_password_hash_equals_that_of_the_server() -> None:
     """As in mysql.global_priv of MariaDB 10.11 for this password."""
-    assert database.hashed("abcdefghijklmnop") == "*35FC2CB2A269DFC9A5B893D0A80324251842AD60"
+    assert database.hash_password("abcdefghijklmnop") == "*35FC2CB2A269DFC9A5B893D0A80324251842AD60"
 
 
 def server(schema: str, known: str, grants: str) -> Any:
@@ -229,10 +229,10 @@ def test_only_missing_statements_run_and_none_contains_the_password() -> None:
     assert [one.split()[0] for one in fresh] == ["CREATE", "CREATE", "GRANT"]
     assert [one.split()[0] for one in other] == ["SET"]
     assert not [one for one in fresh + other if password in one]
-    assert database.statements(server("acct", database.hashed(password), grant), "acct", "slurm", password) == []
+    assert database.statements(server("acct", database.hash_password(password), grant), "acct", "slurm", password) == []
 
 
-def verdicts(answers: dict[str, str], *, host: str = "10.0.0.1", wanted: Any = None) -> dict[str, str]:
+def verdicts(answers: dict[str, str], *, host: str = "10.0.0.1", desired: Any = None) -> dict[str, str]:
     """Return the verdict of each check for these answers of slurmdbd."""
 
     def sacctmgr(words: Sequence[str]) -> str:
@@ -240,8 +240,8 @@ def verdicts(answers: dict[str, str], *, host: str = "10.0.0.1", wanted: Any = N
         return f"lab|{host}\n" if words[-1].endswith("controlhost") else answers[what]
 
     found = effects.Verdicts("db1")
-    if effects.look_at_answer(found, sacctmgr, "lab", controllers=1):
-        effects.look_at_ledger(found, sacctmgr, wanted or Wanted("lab", **STATED))
+    if effects.check_answer(found, sacctmgr, "lab", controllers=1):
+        effects.check_entries(found, sacctmgr, desired or DesiredState("lab", **STATED))
     return {record["check"].removeprefix("slurm_accounting."): record["verdict"] for record in found.records}
 
 
@@ -268,7 +268,7 @@ def test_difference_and_unregistered_controller_fail() -> None:
 def test_backup_timer_and_last_run_are_checked(timer: str, result: str, newest: str, outcome: tuple[str, str]) -> None:
     """Before the first run the result is skipped; no answer is unknown."""
     found = effects.Verdicts("db1")
-    effects.look_at_backups(found, timer=timer, result=result, newest=newest)
+    effects.check_backups(found, timer=timer, result=result, newest=newest)
 
     assert tuple(record["verdict"] for record in found.records) == outcome
 

@@ -23,7 +23,7 @@ def make(tmp_path: Path, nodes: dict[str, dict[str, Any]], *, check: bool = Fals
     members = list(nodes)
     found = config.read_fragments(fragments, members)
     fleet = config.Fleet(tuple(members), settings["groups"], tuple(settings["spare"]))
-    result: dict[str, Any] = config.bring_about(tmp_path, config.all_files(settings, found.nodes, fleet), check=check)
+    result: dict[str, Any] = config.apply(tmp_path, config.all_files(settings, found.nodes, fleet), check=check)
     return result
 
 
@@ -326,10 +326,10 @@ def test_private_job_folders_change_only_without_running_jobs(
     before: str, after: str, status: int | None, running: str, *, kept: bool | None
 ) -> None:
     """Jobs that started before could start no further step. Without an answer, jobs may be running."""
-    answer = sys.modules["ansible.module_utils.slurm_ask"].Answer
+    answer = sys.modules["ansible.module_utils.slurm_commands"].Answer
     texts = {"": "", "with": f"A=b\n{config.PRIVATE_TMP}", "without": "A=b\n"}
     settings = {"private_tmp": after == "with"}
-    found = config.with_tmp_as_it_is(settings, texts[before], texts[after], lambda *_: answer(status, running))
+    found = config.keep_private_tmp(settings, texts[before], texts[after], lambda *_: answer(status, running))
 
     assert found == (settings if kept is None else {"private_tmp": kept})
 
@@ -355,5 +355,5 @@ def test_host_without_control_groups_is_refused() -> None:
         )
     }
 
-    assert "apart on real (no plug-in for cgroup v2): a job could" in config.unbounded(list(nodes.values()))
-    assert config.unbounded([nodes["box"], nodes["old"], nodes["good"]]) == ""
+    assert "cgroups on real (no plug-in for cgroup v2), so jobs could" in config.missing_isolation(list(nodes.values()))
+    assert config.missing_isolation([nodes["box"], nodes["old"], nodes["good"]]) == ""

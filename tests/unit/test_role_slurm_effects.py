@@ -18,20 +18,20 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 effects: Any = load_role_module("slurm", "slurm_effects")
-trials: Any = sys.modules["ansible.module_utils.slurm_trials"]
-ask: Any = sys.modules["ansible.module_utils.slurm_ask"]
+trials: Any = sys.modules["ansible.module_utils.slurm_test_jobs"]
+ask: Any = sys.modules["ansible.module_utils.slurm_commands"]
 
 PING = "Slurmctld(primary) at ctl1 is UP\nSlurmctld(backup) at ctl2 is UP\n"
 
 
 def node(name: str, states: str = "IDLE", *, reason: str = "", gpus: str = "gpu:mi300x:8") -> Any:
     """Return a node as the controllers report it."""
-    return ask.SeenNode(name, frozenset(states.split("+")), reason, gpus)
+    return ask.NodeState(name, frozenset(states.split("+")), reason, gpus)
 
 
-def lane(name: str, *nodes: str, tier: int = 1, gives_way: bool = True) -> Any:
+def partition(name: str, *nodes: str, tier: int = 1, preemptible: bool = True) -> Any:
     """Return a partition."""
-    return trials.Lane(name, (f"--partition={name}",), tier, gives_way, frozenset(nodes))
+    return trials.Partition(name, (f"--partition={name}",), tier, preemptible, frozenset(nodes))
 
 
 @pytest.fixture
@@ -51,11 +51,11 @@ def test_full_disk_below_the_state_folder_is_reported(
     """The record has folder, free space and fix."""
     answer_all("0\n")
     monkeypatch.setattr(effects.os, "statvfs", lambda _folder: SimpleNamespace(f_bavail=free_mib * 256, f_frsize=4096))
-    look = effects.Look("ctl1")
+    verdicts = effects.Verdicts("ctl1")
 
-    effects.look_at_space(look, str(tmp_path))
+    effects.add_space_verdict(verdicts, str(tmp_path))
 
-    found = look.verdicts[0]
+    found = verdicts.records[0]
     assert (found["check"], found["verdict"], found["found"]) == ("slurm.state_space", verdict, f"{free_mib} MiB free")
     assert found.get("fix", str(tmp_path)).find(str(tmp_path)) >= 0
 
@@ -63,11 +63,11 @@ def test_full_disk_below_the_state_folder_is_reported(
 def test_missing_state_folder_is_unknown(answer_all: Any, tmp_path: Path) -> None:
     """An unreadable folder has no known free space."""
     answer_all("0\n")
-    look = effects.Look("ctl1")
+    verdicts = effects.Verdicts("ctl1")
 
-    effects.look_at_space(look, str(tmp_path / "none"))
+    effects.add_space_verdict(verdicts, str(tmp_path / "none"))
 
-    assert look.verdicts[0]["verdict"] == "unknown"
+    assert verdicts.records[0]["verdict"] == "unknown"
 
 
 @pytest.mark.parametrize(("pid", "root"), [("4321\n", "/proc/4321/root"), ("0\n", ""), ("", ""), ("no such unit", "")])
@@ -75,7 +75,7 @@ def test_state_folder_is_read_in_the_mount_namespace_of_slurmctld(pid: str, root
     """The unit may have other mounts than the host."""
     answer_all(pid)
 
-    assert effects.root_of_slurmctld() == root
+    assert effects.slurmctld_root() == root
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_stale_mount_of_slurmctld_fails(number: int, verdict: str, fix: str, tmp
     room = SimpleNamespace(f_bavail=10**9, f_frsize=4096)
     monkeypatch.setattr(effects, "os", SimpleNamespace(stat=stat, statvfs=lambda _folder: room))
 
-    found = effects.judge_space(str(tmp_path), root)
+    found = effects.check_space(str(tmp_path), root)
 
     assert (found.verdict, fix in found.fix) == (verdict, True)
 
@@ -117,20 +117,20 @@ def test_stale_mount_of_slurmctld_fails(number: int, verdict: str, fix: str, tmp
 def test_each_controller_is_checked_and_one_answers_queries(host: str, ping: str, verdict: str, *, leads: bool, answer_all: Any) -> None:
     """The first active controller answers the other queries. A stopped one fails."""
     answer_all(ping)
-    look = effects.Look(host)
+    verdicts = effects.Verdicts(host)
 
-    assert effects.look_at_controllers(look, "controller") is leads
-    assert [record["verdict"] for record in look.verdicts] == [verdict]
+    assert effects.check_controllers(verdicts, "controller") is leads
+    assert [record["verdict"] for record in verdicts.records] == [verdict]
 
 
 def test_controllers_without_an_answer_are_unknown(answer_all: Any) -> None:
     """A time-out does not prove that slurmctld is down."""
     answer_all("timed out", None)
-    look = effects.Look("ctl1")
+    verdicts = effects.Verdicts("ctl1")
 
-    assert effects.look_at_controllers(look, "controller") is False
-    assert look.verdicts[0]["verdict"] == "unknown"
-    assert look.verdicts[0]["fix"]
+    assert effects.check_controllers(verdicts, "controller") is False
+    assert verdicts.records[0]["verdict"] == "unknown"
+    assert verdicts.records[0]["fix"]
 
 
 @pytest.mark.parametrize(
@@ -140,21 +140,21 @@ def test_controllers_without_an_answer_are_unknown(answer_all: Any) -> None:
 def test_single_node_queries_any_controller(ping: str, status: int | None, verdict: str, *, goes_on: bool, answer_all: Any) -> None:
     """Node checks need an answer. Without one, the node does not fail."""
     answer_all(ping, status)
-    look = effects.Look("n1")
+    verdicts = effects.Verdicts("n1")
 
-    assert effects.look_at_controllers(look, "node") is goes_on
-    assert [(one["check"], one["verdict"]) for one in look.verdicts] == [("slurm.answered", verdict)]
+    assert effects.check_controllers(verdicts, "node") is goes_on
+    assert [(one["check"], one["verdict"]) for one in verdicts.records] == [("slurm.answered", verdict)]
 
 
 def test_node_is_compared_with_its_own_description(answer_all: Any, tmp_path: Path) -> None:
     """It reads its copy of the file; other nodes are ignored."""
     answer_all("NodeName=n1 Gres=gpu:mi300x:8 State=IDLE ThreadsPerCore=1\nNodeName=n2 Gres=(null) State=DOWN ThreadsPerCore=1")
     (tmp_path / "slurm_node.json").write_text('{"gpu_type": "mi300x", "gpu_count": 8}', encoding="utf-8")
-    look = effects.Look("n1")
-    found = effects.look_at_nodes(look, ["n1"], tmp_path / "slurm_node.json")
+    verdicts = effects.Verdicts("n1")
+    found = effects.check_nodes(verdicts, ["n1"], tmp_path / "slurm_node.json")
 
     assert [one.name for one in found] == ["n1"]
-    assert [(one["host"], one["check"], one["verdict"]) for one in look.verdicts] == [
+    assert [(one["host"], one["check"], one["verdict"]) for one in verdicts.records] == [
         ("n1", "slurm.node", "pass"),
         ("n1", "slurm.gpus", "pass"),
     ]
@@ -177,14 +177,14 @@ def test_node_is_compared_with_its_own_description(answer_all: Any, tmp_path: Pa
 )
 def test_node_states_map_to_verdicts(states: str, reason: str, verdict: str) -> None:
     """A manual drain is skipped with its reason. A drain for bad health and a node that is down fail."""
-    got = effects.judge_state(node("n1", states, reason=reason))
+    got = effects.check_state(node("n1", states, reason=reason))
 
     assert got.verdict == verdict
     assert reason in got.found
 
 
 @pytest.mark.parametrize(
-    ("count", "gpus", "serves", "verdict"),
+    ("count", "gpus", "in_service", "verdict"),
     [
         (8, "gpu:mi300x:8", True, "pass"),
         (8, "gpu:mi300x:7", True, "fail"),
@@ -194,24 +194,24 @@ def test_node_states_map_to_verdicts(states: str, reason: str, verdict: str) -> 
         (0, "", True, "skipped"),
     ],
 )
-def test_number_of_gpus_must_match(count: int, gpus: str, verdict: str, *, serves: bool, tmp_path: Path) -> None:
+def test_number_of_gpus_must_match(count: int, gpus: str, verdict: str, *, in_service: bool, tmp_path: Path) -> None:
     """More or fewer fail. An inactive node shows none; nodes without GPU are skipped."""
-    fragment = tmp_path / "n1.json"
-    fragment.write_text(json.dumps({"gpu_type": "mi300x", "gpu_count": count}), encoding="utf-8")
-    look = effects.Look("ctl1")
-    effects.look_at_gpus(look, node("n1", gpus=gpus), fragment, serves=serves)
+    description = tmp_path / "n1.json"
+    description.write_text(json.dumps({"gpu_type": "mi300x", "gpu_count": count}), encoding="utf-8")
+    verdicts = effects.Verdicts("ctl1")
+    effects.check_gpus(verdicts, node("n1", gpus=gpus), description, in_service=in_service)
 
-    assert [(record["host"], record["verdict"]) for record in look.verdicts] == [("n1", verdict)]
+    assert [(record["host"], record["verdict"]) for record in verdicts.records] == [("n1", verdict)]
 
 
 def test_unknown_member_is_unknown(answer_all: Any, tmp_path: Path) -> None:
     """No run has reached the host; the record has a fix."""
     answer_all("NodeName=n1 Gres=(null) State=IDLE ThreadsPerCore=1")
     (tmp_path / "n1.json").write_text('{"gpu_type": "", "gpu_count": 0}', encoding="utf-8")
-    look = effects.Look("ctl1")
-    effects.look_at_nodes(look, ["n1", "n2"], tmp_path)
+    verdicts = effects.Verdicts("ctl1")
+    effects.check_nodes(verdicts, ["n1", "n2"], tmp_path)
 
-    assert [(record["host"], record["check"], record["verdict"]) for record in look.verdicts] == [
+    assert [(record["host"], record["check"], record["verdict"]) for record in verdicts.records] == [
         ("n1", "slurm.node", "pass"),
         ("n1", "slurm.gpus", "skipped"),
         ("n2", "slurm.node", "unknown"),
@@ -221,7 +221,7 @@ def test_unknown_member_is_unknown(answer_all: Any, tmp_path: Path) -> None:
 def test_trial_jobs_use_idle_gpu_nodes_of_one_partition() -> None:
     """Busy and inactive nodes are skipped. Two equal nodes are preferred."""
     nodes = [node("n1", "MIXED"), node("n2", gpus=""), node("n3"), node("n4"), node("n5", "IDLE+DRAIN")]
-    small, big = lane("small", "n3"), lane("big", "n1", "n2", "n3", "n4", "n5")
+    small, big = partition("small", "n3"), partition("big", "n1", "n2", "n3", "n4", "n5")
 
     assert [one.name for one in trials.pick_pair(nodes, [small, big])[1]] == ["n3", "n4"]
     assert trials.pick_pair([node("n1", "ALLOCATED")], [big]) is None
@@ -265,41 +265,41 @@ ENFORCE = "AccountingStorageEnforce = associations,limits,qos\n"
     [
         ({"State": "DOWN"}, "", "is DOWN"),
         ({"Nodes": "(null)"}, "", "has no node"),
-        ({"MinNodes": "4"}, "", "takes only jobs of 4 nodes and more"),
-        ({"DisableRootJobs": "YES"}, "", "takes no job of root"),
-        ({"ReqResv": "YES"}, "", "takes only jobs of a reservation"),
-        ({"AllowAccounts": "team,lab"}, ENFORCE, "takes only the accounts team,lab"),
-        ({"DenyAccounts": "root"}, ENFORCE, "refuses the account root"),
-        ({"DenyQos": "normal"}, ENFORCE, "refuses the QOS normal"),
+        ({"MinNodes": "4"}, "", "accepts only jobs with at least 4 nodes"),
+        ({"DisableRootJobs": "YES"}, "", "rejects jobs of root"),
+        ({"ReqResv": "YES"}, "", "accepts only jobs in reservations"),
+        ({"AllowAccounts": "team,lab"}, ENFORCE, "accepts only the accounts team,lab"),
+        ({"DenyAccounts": "root"}, ENFORCE, "rejects the account root"),
+        ({"DenyQos": "normal"}, ENFORCE, "rejects the QOS normal"),
     ],
 )
 def test_job_uses_a_partition_that_accepts_it(changes: dict[str, str], config: str, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without such a partition, the job checks are unknown with a reason and no job is submitted."""
     both, alone = Controllers({"shut": {**changes}, "main": {}}, config), Controllers({"shut": {**changes}}, config)
-    verdicts = []
+    records = []
     for slurm in (both, alone):
         monkeypatch.setattr(effects, "call", slurm)
-        monkeypatch.setattr(effects, "lanes", lambda slurm=slurm, **given: trials.lanes(slurm, **given))
-        monkeypatch.setattr(effects, "job_over_nodes", lambda lane, pair, slurm=slurm: trials.job_over_nodes(lane, pair, slurm))
-        look = effects.Look("ctl1")
-        effects.look_at_jobs(look, [node("n3"), node("n4")])
-        verdicts.append(look.verdicts)
+        monkeypatch.setattr(effects, "find_partitions", lambda slurm=slurm, **given: trials.find_partitions(slurm, **given))
+        monkeypatch.setattr(effects, "run_multi_node_job", lambda one, pair, slurm=slurm: trials.run_multi_node_job(one, pair, slurm))
+        verdicts = effects.Verdicts("ctl1")
+        effects.check_jobs(verdicts, [node("n3"), node("n4")])
+        records.append(verdicts.records)
 
-    assert [one["verdict"] for one in verdicts[0]] == ["pass", "skipped"]
+    assert [one["verdict"] for one in records[0]] == ["pass", "skipped"]
     assert "--partition=main --nodes=2" in both.jobs[0]
-    assert [one["verdict"] for one in verdicts[1]] == ["unknown", "unknown"]
-    assert f"partition shut {why}" in verdicts[1][0]["found"]
+    assert [one["verdict"] for one in records[1]] == ["unknown", "unknown"]
+    assert f"partition shut {why}" in records[1][0]["found"]
     assert alone.jobs == []
 
 
 def test_trial_job_respects_partition_limits() -> None:
     """Covers node limits and allowed QOS. Account limits apply only if enforced."""
     slurm = Controllers({"one": {"MaxNodes": "1"}, "special": {"AllowQos": "urgent,big", "AllowAccounts": "team"}})
-    one, special = trials.lanes(slurm, bound=False).open
+    one, special = trials.find_partitions(slurm, bound=False).open
 
     assert len(trials.pick_pair([node("n3"), node("n4")], [one])[1]) == 1
-    assert special.words == ("--partition=special", "--qos=urgent")
-    assert trials.preemption_pair([special], [("urgent", "normal"), ("urgent", "big")], "preempt/qos")[0].words[1:] == ("--qos=big",)
+    assert special.options == ("--partition=special", "--qos=urgent")
+    assert trials.preemption_pair([special], [("urgent", "normal"), ("urgent", "big")], "preempt/qos")[0].options[1:] == ("--qos=big",)
 
 
 @pytest.mark.parametrize(
@@ -316,7 +316,7 @@ def test_trial_job_respects_partition_limits() -> None:
 )
 def test_job_must_run_on_each_node_with_gpus_and_variables(text: str, status: int | None, verdict: str) -> None:
     """Every node needs all of them. A pending job proves nothing."""
-    got = trials.judge_job(ask.Answer(status, text), ["n3", "n4"], 8, "all")
+    got = trials.check_job_output(ask.Answer(status, text), ["n3", "n4"], 8, "all")
 
     assert got.verdict == verdict
     assert (got.fix == "") == (verdict == "pass")
@@ -324,15 +324,15 @@ def test_job_must_run_on_each_node_with_gpus_and_variables(text: str, status: in
 
 def test_preemption_pair_follows_tiers_or_qos() -> None:
     """By tier: two partitions with a common node. By QOS: the configured pair."""
-    low, high, fixed = lane("low", "n1"), lane("high", "n1", tier=10), lane("fixed", "n1", gives_way=False)
+    low, high, fixed = partition("low", "n1"), partition("high", "n1", tier=10), partition("fixed", "n1", preemptible=False)
     by_tier = trials.preemption_pair([fixed, low, high], [], "preempt/partition_prio")
     by_qos = trials.preemption_pair([low], [("urgent", "normal"), ("normal", "")], "preempt/qos")
 
     assert [one.name for one in by_tier] == ["low", "high"]
-    assert [one.words[-1] for one in by_qos] == ["--qos=normal", "--qos=urgent"]
+    assert [one.options[-1] for one in by_qos] == ["--qos=normal", "--qos=urgent"]
     assert trials.preemption_pair([fixed, high], [], "preempt/partition_prio") is None
     assert trials.preemption_pair([low, high], [], "preempt/none") is None
-    assert trials.preemption_pair([low, lane("high", "n2", tier=10)], [], "preempt/partition_prio") is None
+    assert trials.preemption_pair([low, partition("high", "n2", tier=10)], [], "preempt/partition_prio") is None
 
 
 class Queue:
@@ -373,9 +373,9 @@ class Queue:
 def test_preempted_job_is_requeued_and_finishes(low: list[str], high: list[str], verdict: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each failure has its verdict; both jobs are always removed."""
     monkeypatch.setattr(trials, "START_S", 0.05)
-    monkeypatch.setattr(trials, "TRIAL_S", 0.05)
+    monkeypatch.setattr(trials, "JOB_S", 0.05)
     queue = Queue(low, high)
-    got = trials.Preemption("n1", queue, lambda _: None).run(lane("low", "n1"), lane("high", "n1", tier=10))
+    got = trials.PreemptionTest("n1", queue, lambda _: None).run(partition("low", "n1"), partition("high", "n1", tier=10))
 
     assert got.verdict == verdict
     assert queue.calls[-1] == "scancel --quiet"
@@ -384,20 +384,20 @@ def test_preempted_job_is_requeued_and_finishes(low: list[str], high: list[str],
 @pytest.mark.parametrize(
     ("second", "verdict", "found"),
     [
-        (["RUNNING", "PENDING 1", "COMPLETED 1"], "pass", "job 3 gave way to job 4"),
+        (["RUNNING", "PENDING 1", "COMPLETED 1"], "pass", "job 4 preempted job 3"),
         (["RUNNING", "PENDING 1", "FAILED 1"], "unknown", "FAILED"),
     ],
 )
 def test_failed_requeue_is_tried_once_more(second: list[str], verdict: str, found: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second pair decides; the first result is reported."""
     monkeypatch.setattr(trials, "START_S", 0.05)
-    monkeypatch.setattr(trials, "TRIAL_S", 0.05)
+    monkeypatch.setattr(trials, "JOB_S", 0.05)
     queue = Queue(["RUNNING", "PENDING 1", "FAILED 1"], ["COMPLETED"]).then(second, ["COMPLETED"])
-    got = trials.Preemption("n1", queue, lambda _: None).run(lane("low", "n1"), lane("high", "n1", tier=10))
+    got = trials.PreemptionTest("n1", queue, lambda _: None).run(partition("low", "n1"), partition("high", "n1", tier=10))
 
     assert got.verdict == verdict
     assert found in got.found
-    assert "; before that, it was queued again, and is FAILED" in got.found
+    assert "; before that, the job was requeued, and is FAILED" in got.found
     assert queue.calls[-1] == "scancel --quiet"
 
 
@@ -409,20 +409,22 @@ PrivateData             = {private}
 
 
 @pytest.mark.parametrize(
-    ("config", "wanted", "verdicts"),
+    ("config", "private_data", "expected"),
     [
         (("associations,limits,qos", "job_container/tmpfs", "accounts,jobs,usage"), ["jobs", "usage"], ["pass", "pass", "pass"]),
         (("none", "job_container/none", "none"), ["jobs"], ["fail", "skipped", "skipped"]),
         (("associations", "(null)", "jobs"), [], ["skipped", "skipped", "skipped"]),
     ],
 )
-def test_user_isolation_settings_are_checked(config: tuple[str, str, str], wanted: list[str], verdicts: list[str], answer_all: Any) -> None:
+def test_user_isolation_settings_are_checked(
+    config: tuple[str, str, str], private_data: list[str], expected: list[str], answer_all: Any
+) -> None:
     """A configured but inactive setting fails; an unsupported one is skipped with a reason."""
     answer_all(CONFIG.format(enforce=config[0], container=config[1], private=config[2]))
-    look = effects.Look("ctl1")
+    verdicts = effects.Verdicts("ctl1")
 
-    effects.look_at_isolation(look, wanted)
+    effects.check_isolation(verdicts, private_data)
 
     checks = ["slurm.private_data", "slurm.job_limits", "slurm.private_tmp"]
-    assert [(one["check"], one["verdict"]) for one in look.verdicts] == list(zip(checks, verdicts, strict=True))
-    assert all(one["reason"] for one in look.verdicts if one["verdict"] != "pass")
+    assert [(one["check"], one["verdict"]) for one in verdicts.records] == list(zip(checks, expected, strict=True))
+    assert all(one["reason"] for one in verdicts.records if one["verdict"] != "pass")

@@ -12,9 +12,9 @@ from primus_bootstrap.launch.watch.targets.slurm import SPARE_PARTITION
 from tests.unit.role_module import load_role_module
 
 load_role_module("slurm", "slurm_config")
-from ansible.module_utils import slurm_wishes  # noqa: E402 - found once the role is loaded
+from ansible.module_utils import slurm_host_lists  # noqa: E402 - found once the role is loaded
 
-host_lists: Any = slurm_wishes
+host_lists: Any = slurm_host_lists
 FLEET = host_lists.Fleet(("n1", "n2", "n3", "n10"), {"gpu_node": ["n1", "n2", "n3", "other"], "spare": ["n3"], "empty": ["other"]}, ("n3",))
 
 
@@ -64,12 +64,12 @@ def test_consecutive_names_share_a_bracket() -> None:
 )
 def test_spare_host_needs_an_explicit_partition(wanted: Any, nodes: tuple[str, ...]) -> None:
     """`all` and groups exclude spare hosts; their name and the group spare include them."""
-    assert host_lists.choose(wanted, FLEET) == host_lists.Chosen(nodes)
+    assert host_lists.select_nodes(wanted, FLEET) == host_lists.NodeSelection(nodes)
 
 
 def test_unknown_name_is_returned() -> None:
     """It is neither a group nor a node."""
-    assert host_lists.choose("n1,n7,nodes", FLEET) == host_lists.Chosen(("n1",), ("n7", "nodes"))
+    assert host_lists.select_nodes("n1,n7,nodes", FLEET) == host_lists.NodeSelection(("n1",), ("n7", "nodes"))
 
 
 def test_spare_hosts_get_their_own_partition() -> None:
@@ -79,9 +79,11 @@ def test_spare_hosts_get_their_own_partition() -> None:
     own = {"name": "night", "nodes": "n3"}
     fleet = host_lists.Fleet(("n1", "n2", "n3"), {"nodes": ["n1", "n2", "n3"]}, ("n3",))
 
-    assert host_lists.with_spare([first, main], fleet)[2:] == [{**main, "name": "spare", "default": False, "nodes": ["n1", "n2", "n3"]}]
-    assert host_lists.with_spare([main, own], fleet) == [main, own]
-    assert host_lists.with_spare([main], host_lists.Fleet(("n1",))) == [main]
+    assert host_lists.add_spare_partition([first, main], fleet)[2:] == [
+        {**main, "name": "spare", "default": False, "nodes": ["n1", "n2", "n3"]}
+    ]
+    assert host_lists.add_spare_partition([main, own], fleet) == [main, own]
+    assert host_lists.add_spare_partition([main], host_lists.Fleet(("n1",))) == [main]
 
 
 def test_watcher_uses_the_same_partition_name() -> None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 logins: Any = load_role_module("slurm", "slurm_logins")
-ask: Any = sys.modules["ansible.module_utils.slurm_ask"]
+ask: Any = sys.modules["ansible.module_utils.slurm_commands"]
 LETS_IN, REFUSES = logins.PAM_SUCCESS, logins.PAM_PERM_DENIED
 
 
@@ -40,7 +40,7 @@ def test_account_without_a_job_is_refused_and_root_is_not(
     people: list[str], queue: tuple[int | None, str], answers: dict[str, int | None], verdict: str
 ) -> None:
     """Accounts with jobs are not tested: PAM would move the test process into the job."""
-    found = logins.look("n1", people, wanted=True, asker=answers.__getitem__, caller=controller(queue[1], queue[0]))
+    found = logins.check_logins("n1", people, enabled=True, pam=answers.__getitem__, caller=controller(queue[1], queue[0]))
 
     assert found.verdict == verdict
     assert bool(found.reason) is (verdict != "pass")
@@ -48,7 +48,7 @@ def test_account_without_a_job_is_refused_and_root_is_not(
 
 def test_open_host_is_skipped() -> None:
     """No account is tested there."""
-    found = logins.look("n1", ["ada"], wanted=False, asker={}.__getitem__, caller=controller(""))
+    found = logins.check_logins("n1", ["ada"], enabled=False, pam={}.__getitem__, caller=controller(""))
 
     assert found.verdict == "skipped"
     assert "slurm_pam_adopt" in found.reason

@@ -35,7 +35,7 @@ def put(root: Path, path: str, text: str = "") -> None:
 
 def size(host: Any, **changes: int) -> dict[str, Any]:
     """Return the detected size of the host."""
-    found: dict[str, Any] = facts.look_at_size(host, **{"cpus": 0, "memory_mib": 0, "kept_back_mib": 2048, **changes})
+    found: dict[str, Any] = facts.read_size(host, **{"cpus": 0, "memory_mib": 0, "reserved_mib": 2048, **changes})
     return found
 
 
@@ -67,7 +67,7 @@ def test_configured_size_is_used(tmp_path: Path) -> None:
     found = size(machine(tmp_path), cpus=16, memory_mib=4000)
 
     assert (found["cpus"], found["memory_mib"], found["stated_size"]) == (16, 4000, True)
-    with pytest.raises(facts.MissingError, match="needs both"):
+    with pytest.raises(facts.MissingError, match="set both or none"):
         size(machine(tmp_path), cpus=16)
 
 
@@ -79,7 +79,7 @@ def test_unknown_size_is_an_error(tmp_path: Path) -> None:
 
 def gpus(root: Path, *, model: str = "", count: int | None = None, devices: str = "") -> tuple[str, int, list[str]]:
     """Return type, number and files of the GPUs."""
-    found = facts.look_at_gpus(machine(root), model=model, count=count, devices=devices)
+    found = facts.read_gpus(machine(root), model=model, count=count, devices=devices)
     return found["gpu_type"], found["gpu_count"], found["gpu_files"]
 
 
@@ -126,7 +126,7 @@ def test_vendor_is_detected(detected: dict[str, Any], model: str, devices: str, 
     put(tmp_path, "/etc/primus/gpu.json", json.dumps(detected))
     for path in ("/dev/nvidia0", "/dev/fake1", "/dev/dri/renderD128"):
         put(tmp_path, path)
-    found = facts.look_at_gpus(machine(tmp_path), model=model, count=1, devices=devices)
+    found = facts.read_gpus(machine(tmp_path), model=model, count=1, devices=devices)
 
     assert found["gpu_vendor"] == vendor
 
@@ -146,7 +146,7 @@ def test_gpus_without_a_model_are_refused(tmp_path: Path) -> None:
 
 def cgroups(root: Path) -> tuple[str, str]:
     """Return the usable version and the reason against it."""
-    found = facts.look_at_cgroups(machine(root))
+    found = facts.read_cgroups(machine(root))
     return found["cgroup"], found["cgroup_reason"]
 
 
@@ -169,12 +169,12 @@ def test_missing_cgroup_feature_is_named(tmp_path: Path) -> None:
     put(tmp_path, "bare/sys/fs/cgroup/cgroup.controllers", "cpuset cpu memory\n")
     put(tmp_path, "bare/sys/fs/cgroup/cgroup.subtree_control")
 
-    assert cgroups(tmp_path / "two") == ("", "cgroup v2 has no cpuset, cpu, memory here")
-    assert cgroups(tmp_path / "none") == ("", "cgroup v1 has no freezer, cpuset, memory, devices here")
+    assert cgroups(tmp_path / "two") == ("", "cgroup v2 has no cpuset, cpu, memory")
+    assert cgroups(tmp_path / "none") == ("", "cgroup v1 has no freezer, cpuset, memory, devices")
     assert cgroups(tmp_path / "bare") == ("", "the installed Slurm has no plug-in for cgroup v2")
 
 
 @pytest.mark.parametrize(("text", "release"), [("slurm-wlm 22.05.8\n", "22.05"), ("slurm 24.11.5", "24.11"), ("", "")])
 def test_release_is_the_first_two_numbers(tmp_path: Path, text: str, release: str) -> None:
     """Covers the version formats of the distributions."""
-    assert facts.release_of(machine(tmp_path, {"slurmd -V": text})) == release
+    assert facts.read_release(machine(tmp_path, {"slurmd -V": text})) == release

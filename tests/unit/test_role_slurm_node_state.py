@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 state: Any = load_role_module("slurm", "slurm_node_state")
-ask: Any = sys.modules["ansible.module_utils.slurm_ask"]
+ask: Any = sys.modules["ansible.module_utils.slurm_commands"]
 
 # As scontrol 22.05.8 prints a node on one line, shortened.
 NODE = "NodeName=n2 CPUTot=16 Gres=gpu:mi300x:8(S:0-1) NodeAddr=10.0.0.2 State={state} ThreadsPerCore=1 Partitions=main {reason}"
@@ -54,7 +54,7 @@ def test_idle_node_is_drained_at_once() -> None:
     """One update with the reason; no waiting."""
     slurm = Slurm("IDLE")
     one = service(slurm)
-    message = state.bring_about(one, drain_request())
+    message = state.apply(one, drain_request())
 
     assert (message, one.changed, slurm.updates) == ("", True, ["State=DRAIN Reason=primus: removed"])
 
@@ -63,7 +63,7 @@ def test_drained_node_is_not_changed() -> None:
     """A second run changes nothing, whatever the reason."""
     slurm = Slurm("IDLE+DRAIN", "primus: removed")
     one = service(slurm)
-    state.bring_about(one, drain_request())
+    state.apply(one, drain_request())
 
     assert (one.changed, slurm.updates) == (False, [])
 
@@ -71,8 +71,8 @@ def test_drained_node_is_not_changed() -> None:
 def test_removal_replaces_a_health_drain() -> None:
     """The health check would undo its own drain during the wait. A manual reason stays."""
     ill, manned = Slurm("IDLE+DRAIN", "primus: health: disk / is full"), Slurm("IDLE+DRAIN", "new memory on Monday")
-    state.bring_about(service(ill), drain_request())
-    state.bring_about(service(manned), drain_request())
+    state.apply(service(ill), drain_request())
+    state.apply(service(manned), drain_request())
 
     assert ill.updates == ["State=DRAIN Reason=primus: removed"]
     assert manned.updates == []
@@ -82,7 +82,7 @@ def test_drain_waits_for_running_jobs() -> None:
     """It ends when squeue lists no job."""
     slurm = Slurm("MIXED", jobs=["7 (ada)", "7 (ada)", ""])
     one = service(slurm)
-    state.bring_about(one, drain_request(wait_s=5))
+    state.apply(one, drain_request(wait_s=5))
 
     assert slurm.updates == ["State=DRAIN Reason=primus: removed"]
     assert slurm.jobs == [""]
@@ -91,14 +91,14 @@ def test_drain_waits_for_running_jobs() -> None:
 def test_remaining_jobs_are_reported_with_both_fixes() -> None:
     """No job is cancelled without a request; the message names the owner."""
     with pytest.raises(state.RefusedError, match=r"still has 1 jobs after 0 s: 7 \(ada\)\. Fix: .*slurm_drain_force"):
-        state.bring_about(service(Slurm("MIXED", jobs=["7 (ada)"])), drain_request())
+        state.apply(service(Slurm("MIXED", jobs=["7 (ada)"])), drain_request())
 
 
 def test_force_sets_the_node_down_after_the_wait() -> None:
     """Jobs are requeued without an answer of the node. Jobs that end in time finish."""
     stuck, patient = Slurm("MIXED", jobs=["7 (ada)", "7 (ada)", ""]), Slurm("MIXED", jobs=["7 (ada)", ""])
-    state.bring_about(service(stuck), drain_request(wait_s=0, force=True))
-    state.bring_about(service(patient), drain_request(wait_s=5, force=True))
+    state.apply(service(stuck), drain_request(wait_s=0, force=True))
+    state.apply(service(patient), drain_request(wait_s=5, force=True))
 
     assert [words.split()[0] for words in stuck.updates] == ["State=DRAIN", "State=DOWN"]
     assert [words.split()[0] for words in patient.updates] == ["State=DRAIN"]
@@ -108,7 +108,7 @@ def test_check_mode_neither_changes_nor_waits() -> None:
     """It reports a pending change."""
     slurm = Slurm("MIXED", jobs=["7 (ada)"])
     one = service(slurm, check=True)
-    state.bring_about(one, drain_request(wait_s=60, force=True))
+    state.apply(one, drain_request(wait_s=60, force=True))
 
     assert (one.changed, slurm.updates) == (True, [])
 
@@ -126,7 +126,7 @@ def test_check_mode_neither_changes_nor_waits() -> None:
 def test_only_own_drains_are_resumed(states: str, reason: str, updates: list[str]) -> None:
     """Drains with other reasons and quarantines stay; active nodes need no change."""
     slurm = Slurm(states, reason)
-    message = state.bring_about(service(slurm), {"state": "resumed"})
+    message = state.apply(service(slurm), {"state": "resumed"})
 
     assert slurm.updates == updates
     assert bool(message) == ("DRAIN" in states and not updates)
@@ -138,15 +138,15 @@ def test_node_unknown_to_slurm_is_accepted() -> None:
     def unknown(words: Sequence[str], _limit_s: float) -> Any:
         return ask.Answer(1, f"slurm_load_node error: Node {words[-1]} not found")
 
-    assert state.bring_about(service(unknown), drain_request()) == "Slurm knows no n2"
-    assert state.bring_about(service(unknown), {"state": "resumed"}) == "Slurm knows no n2"
+    assert state.apply(service(unknown), drain_request()) == "Slurm does not know n2"
+    assert state.apply(service(unknown), {"state": "resumed"}) == "Slurm does not know n2"
 
 
 @pytest.mark.parametrize("answer", [(1, "Unable to contact slurm controller (connect failure)"), (None, "timed out after 15 seconds")])
 def test_unreachable_controllers_are_an_error(answer: tuple[int | None, str]) -> None:
     """The error differs from an unknown node."""
     with pytest.raises(ConnectionError, match=r"contact|timed out"):
-        state.bring_about(service(lambda _words, _limit_s: ask.Answer(*answer)), drain_request())
+        state.apply(service(lambda _words, _limit_s: ask.Answer(*answer)), drain_request())
 
 
 def test_state_strings_are_parsed() -> None:
@@ -171,4 +171,4 @@ def test_concurrent_resume_by_another_controller_is_accepted(after: str, *, refu
             return super().__call__(words, limit_s)
 
     with pytest.raises(state.RefusedError) if refused else nullcontext():
-        state.bring_about(service(Late("IDLE+DRAIN", "primus: removed")), {"state": "resumed"})
+        state.apply(service(Late("IDLE+DRAIN", "primus: removed")), {"state": "resumed"})

@@ -24,7 +24,7 @@ GROUPS = {"slurm_controller": ["ctl1"], "slurm_node": ["n1", "n2"]}
 
 def refusals(hostvars: dict[str, Any], **groups: list[str]) -> list[str]:
     """Return the errors."""
-    found: list[str] = filters.slurm_refusals({**GROUPS, **groups}, {"ctl1": host(), "n1": host(), "n2": host(), **hostvars})
+    found: list[str] = filters.slurm_problems({**GROUPS, **groups}, {"ctl1": host(), "n1": host(), "n2": host(), **hostvars})
     return found
 
 
@@ -36,9 +36,9 @@ def test_defaults_are_valid() -> None:
 @pytest.mark.parametrize(
     ("variables", "words"),
     [
-        ({"slurm_partitions": [{"name": "main", "nodes": "nosuch"}]}, "in slurm_node there is no nosuch. Fix: name hosts"),
-        ({"slurm_qos": [{"name": "high"}]}, "slurm_qos is stated and slurm_accounting has no host. Fix: put a host"),
-        ({"slurm_extra_conf": {"ClusterName": "x"}}, "ClusterName is written by the role. Fix: use the role's own"),
+        ({"slurm_partitions": [{"name": "main", "nodes": "nosuch"}]}, "slurm_node has no nosuch. Fix: name hosts"),
+        ({"slurm_qos": [{"name": "high"}]}, "slurm_qos is set, and slurm_accounting has no host. Fix: add a host"),
+        ({"slurm_extra_conf": {"ClusterName": "x"}}, "the role sets ClusterName itself. Fix: use the variable of"),
     ],
 )
 def test_invalid_values_are_refused(variables: dict[str, Any], words: str) -> None:
@@ -52,7 +52,7 @@ def test_two_controllers_need_a_shared_state_folder() -> None:
     """A configured folder is accepted; an empty one is refused."""
     both = ["ctl1", "ctl2"]
 
-    assert "no state folder that both share" in refusals({"ctl2": host()}, slurm_controller=both)[0]
+    assert "no shared state folder" in refusals({"ctl2": host()}, slurm_controller=both)[0]
     assert refusals({"ctl1": host(slurm_shared_state_dir="/jfs/slurm"), "ctl2": host()}, slurm_controller=both) == []
 
 
@@ -62,7 +62,7 @@ def test_different_releases_are_refused() -> None:
     (line,) = refusals(mixed)
 
     assert "Slurm 22.05 on ctl1 (debian 12), n2 (debian 12); Slurm 24.11 on n1 (debian 13)" in line
-    assert line.endswith("Fix: give all hosts of the cluster one system")
+    assert line.endswith("Fix: use one distribution for all hosts of the cluster")
 
 
 @pytest.mark.parametrize("other", ["debian 12", "rocky 9.4", "", "arch 2026"])
@@ -73,8 +73,8 @@ def test_equal_or_unknown_releases_are_accepted(other: str) -> None:
 
 def test_invalid_probe_output_is_unknown() -> None:
     """Noise does not name a system."""
-    assert filters.system_of({"stdout": "connection lost"}) == ("", "")
-    assert filters.system_of(None) == ("", "")
+    assert filters.read_system({"stdout": "connection lost"}) == ("", "")
+    assert filters.read_system(None) == ("", "")
 
 
 def test_wrong_type_is_left_to_the_argument_specs() -> None:

@@ -209,9 +209,9 @@ def test_a_direct_job_names_hosts_spares_and_pinned_addresses() -> None:
 
 
 def test_hosts_keep_the_order_of_the_submission() -> None:
-    """Hosts that are not in workload_order come last. Hosts that the job names keep their own order."""
+    """Hosts that are not in workload_host_order come last. Hosts that the job names keep their own order."""
     order = ["n4", "n3", "n1"]
-    found, stated = made(order=order)["direct"], made(order=order, hosts=["n1", "n3"])["direct"]
+    found, stated = made(host_order=order)["direct"], made(host_order=order, hosts=["n1", "n3"])["direct"]
 
     assert [host["name"] for host in found["hosts"]] == ["n3", "n1", "n2"]
     assert [host["name"] for host in stated["hosts"]] == ["n1", "n3"]
@@ -222,9 +222,9 @@ def test_hosts_out_of_service_are_passed_to_the_watcher(target: str) -> None:
     """They may return later. Without any, job.json has no such key: earlier releases do not know it."""
     left_out = [{"host": "n2", "reason": "is quarantined by ada (ECC errors)"}]
 
-    assert made(target=target, left_out=left_out, **PODS)["left_out"] == left_out
+    assert made(target=target, excluded_hosts=left_out, **PODS)["left_out"] == left_out
     assert "left_out" not in made(target=target, **PODS)
-    assert [variable_of(issue) for issue in found_issues(a_job(left_out=[{"hots": "n2"}]))][:1] == ["workload_left_out"]
+    assert [variable_of(issue) for issue in found_issues(a_job(excluded_hosts=[{"hots": "n2"}]))][:1] == ["workload_excluded_hosts"]
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def test_accounts_with_sudo_rules_may_not_have_jobs() -> None:
         {"name": "gone", "state": "absent"},
         {"name": "bob", "uid": 3, "sudo_rules": []},
     ]
-    known = trusted({**DEFAULTS, **VARS, "primus_watch_stated_accounts": stated, "primus_watch_accounts": ["eve"]})
+    known = trusted({**DEFAULTS, **VARS, "primus_watch_unix_accounts": stated, "primus_watch_accounts": ["eve"]})
 
     assert Templar(loader=DataLoader(), variables=known).template(known["_primus_watch_accounts"]) == ["ada", "bob", "eve"]
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def slurm_cluster(context: ValidationContext) -> Iterator[Problem]:
     """Report partitions, QOS and controllers that contradict each other; slurmctld would stop at them after the installation."""
-    checks = load_filters("slurm").slurm_judge
+    checks = load_filters("slurm").slurm_checks
     if not any(context.groups.get(group) for group in checks.GROUPS):
         return
     controller = next(iter(context.groups.get("slurm_controller", ())), "")

@@ -28,6 +28,7 @@ _VARIABLES = {
     "words": "task",
     "options": "cli_options",
     "checkpoints": "checkpoint_folder",
+    "left_out": "excluded_hosts",
     "slurm.options": "slurm_options",
     "slurm.partition": "slurm_partition",
     "direct.hosts": "hosts",
@@ -70,8 +71,8 @@ class JobRequest:
     hosts_timeout_s: int
     hosts: tuple[str, ...]
     spares: tuple[str, ...]
-    order: tuple[str, ...]
-    left_out: tuple[Mapping[str, Any], ...]
+    host_order: tuple[str, ...]
+    excluded_hosts: tuple[Mapping[str, Any], ...]
     folder: str
     slurm_partition: str
     slurm_options: tuple[str, ...]
@@ -212,7 +213,7 @@ def build_job(request: JobRequest, inventory: InventoryFacts) -> Job:
         "checkpoints": request.checkpoint_folder,
         "grace_s": request.grace_s,
         "policy": {name: getattr(request, name) for name in _POLICY},
-        "left_out": request.left_out,
+        "left_out": request.excluded_hosts,
     }
     if target == SLURM:
         data[SLURM] = {"partition": request.slurm_partition, "options": request.slurm_options}
@@ -238,7 +239,7 @@ def _variable(path: str) -> str:
 def _direct_hosts(request: JobRequest, inventory: InventoryFacts) -> tuple[list[str], list[str]]:
     """Return hosts and spares of a direct job: those that it names, or all of workload_node that may have enough GPUs."""
     members = [host for host in inventory.hosts(DIRECT_HOSTS) if inventory.has_gpus(host, request.gpus_per_node)]
-    position = {host: number for number, host in enumerate(request.order)}
+    position = {host: number for number, host in enumerate(request.host_order)}
     members.sort(key=lambda host: position.get(host, len(position)))
     spare = inventory.hosts(SPARES)
     hosts = list(request.hosts) or [host for host in members if host not in spare]

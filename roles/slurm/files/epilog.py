@@ -1,12 +1,12 @@
 #!/usr/bin/python3 -I
-"""Slurm's Epilog: end what a job left running on this node, and remove what its account left in shared folders of the node.
+"""Slurm's Epilog: kill processes and remove files that a job left on this node.
 
-When the last job of an account on this node has ended, every process of that account is ended, whatever it has made of its environment or
-session, and what it owns in /tmp, /var/tmp and /dev/shm is removed. While another job of the account runs here, only processes that carry
-the job's own mark are ended. Which jobs run here slurmd says, and whose they are the kernel or the controller, never a process of a user.
+After the last job of an account on this node, all processes of the account are killed, whatever their environment or session, and its
+files in /tmp, /var/tmp and /dev/shm are removed. While another job of the account runs here, only processes with the environment of the
+ended job are killed. slurmd lists the jobs of the node, and the kernel or the controller names their owners; data of users is not trusted.
 
-Left alone: accounts of the system, accounts that the administrator names (`spare` in the settings), units of the watchers' jobs, and on
-login hosts everything without the job's mark. It always ends with 0: a node is not drained because this program could not do its work.
+Not touched: system accounts, the accounts in `spare` of the settings, units of watched jobs, and on login hosts all processes outside of
+the job. The exit code is always 0, so that a failure of this program does not drain the node.
 """
 
 from __future__ import annotations
@@ -33,29 +33,28 @@ if TYPE_CHECKING:
 PROC = Path("/proc")
 SUBUID = Path("/etc/subuid")
 SETTINGS = Path("/etc/primus/slurm_epilog.json")
-SHARED = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - what every account may write to
-# Accounts of people begin here (login.defs, UID_MIN); what belongs to the system is left alone.
+SHARED = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - every account can write to them
+# First uid of ordinary users (login.defs, UID_MIN).
 FIRST_UID = 1000
 GRACE_S = 2.0
 STEP_S = 0.1
-# How often what may still start processes is ended.
+# Rounds of killing processes that may start new ones meanwhile.
 ROUNDS, PAUSE_S = 5, 0.02
-ASK_S = 10.0
+CALL_S = 10.0
 REMOVE_S = 60.0
 MOST_BYTES = 1 << 20
 MOST_THREADS = 10_000
 DETACH_NO_LINK = 2 | 8  # MNT_DETACH, UMOUNT_NOFOLLOW: sys/mount.h
-# How many folders one call of rm is given.
+# Number of folders in one call of rm.
 MOST_WORDS = 100
-# Units of root's, in which a job of a watcher runs as its account. A process cannot put itself into one, but it may start a unit of its
-# own below user.slice and give it any name.
+# System units in which jobs of a watcher run. A user can start units with these names only below user.slice.
 OTHER_UNITS = ("primus-job-", "primus-watch@")
 SYSTEM, USER = "system.slice", "user.slice"
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What the administrator has written: accounts that are left alone, and whether people log in to this host."""
+    """The settings: accounts that are not touched, and whether this is a login host."""
 
     spare: tuple[str, ...] = ()
     login: bool = False
@@ -63,7 +62,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Process:
-    """A process of the account; `started` tells it from a later one with its number. `marked`: slurmd started it for the job."""
+    """A process of the account. `started` identifies it if its pid is reused. `marked`: it has the environment of the job."""
 
     pid: int
     started: str
@@ -73,7 +72,7 @@ class Process:
 
 
 def read_settings(path: Path = SETTINGS) -> Settings:
-    """Return the settings; where they cannot be read, only processes with the job's mark are ended."""
+    """Return the settings; if they cannot be read, those of a login host."""
     try:
         data = json.loads(path.read_text(encoding="utf-8", errors="replace"))
         return Settings(tuple(map(str, data["spare"])), bool(data["login"]))
@@ -87,7 +86,7 @@ def _read(path: Path) -> bytes:
 
 
 def owned_uids(uid: int, name: str, path: Path = SUBUID) -> list[range]:
-    """Return the numbers that are an account's: its own, and those that it may take in user namespaces (subuid(5): name:first:count)."""
+    """Return the uid of an account and its subordinate uids for user namespaces (subuid(5): name:first:count)."""
     found = [range(uid, uid + 1)]
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -102,12 +101,12 @@ def owned_uids(uid: int, name: str, path: Path = SUBUID) -> list[range]:
 
 
 def is_owned(owner: int, uids: Iterable[range]) -> bool:
-    """Say whether a number is one of an account's."""
+    """Return whether a uid belongs to the account."""
     return any(owner in numbers for numbers in uids)
 
 
 def processes(proc: Path, uid: int, job: str, uids: Sequence[range] = ()) -> list[Process]:
-    """Return the processes of an account; one that ends meanwhile is passed over. What they say of themselves is data, and bounded."""
+    """Return the processes of an account. Processes that end meanwhile are skipped. The size of their data is limited."""
     found = []
     for folder in proc.iterdir():
         if not folder.name.isdecimal():
@@ -116,7 +115,7 @@ def processes(proc: Path, uid: int, job: str, uids: Sequence[range] = ()) -> lis
             owner = folder.stat().st_uid
             if not is_owned(owner, (range(uid, uid + 1), *uids)):
                 continue
-            thread = living_thread(folder)
+            thread = find_live_thread(folder)
             if thread is None:
                 continue
             words = dict(word.split(b"=", 1) for word in _read(thread / "environ").split(b"\0") if b"=" in word)
@@ -127,10 +126,10 @@ def processes(proc: Path, uid: int, job: str, uids: Sequence[range] = ()) -> lis
     return sorted(found, key=lambda process: process.pid)
 
 
-def living_thread(folder: Path) -> Path | None:
-    """Return the folder of the thread that speaks for a process: its first, or another where that has ended; None of a dead process.
+def find_live_thread(folder: Path) -> Path | None:
+    """Return the /proc folder of the first live thread of a process; None if the process is dead.
 
-    A process lives on after its first thread has ended. /proc then shows it as a zombie without environment and control group.
+    If the main thread has ended, /proc/PID shows a zombie without environment and cgroup, although other threads are alive.
     """
     threads = [folder]
     with suppress(OSError):
@@ -143,21 +142,21 @@ def living_thread(folder: Path) -> Path | None:
 
 
 def in_other_unit(groups: str) -> bool:
-    """Say whether a process is in a unit of root's for the job of a watcher, from its /proc/PID/cgroup."""
+    """Return whether a process is in the system unit of a watched job, from its /proc/PID/cgroup."""
     for line in groups.splitlines():
-        # hierarchy:controllers:path, and an account may have colons in the names of groups below its own (cgroups(7)).
+        # hierarchy:controllers:path; the path may contain colons (cgroups(7)).
         parts = line.split(":", 2)[-1].split("/")
-        top = next((place for place, part in enumerate(parts) if part in (SYSTEM, USER)), len(parts))
+        top = next((position for position, part in enumerate(parts) if part in (SYSTEM, USER)), len(parts))
         if parts[top : top + 1] == [SYSTEM] and any(part.startswith(OTHER_UNITS) for part in parts[top + 1 :]):
             return True
     return False
 
 
-def other_jobs(listed: str, proc: Path, uid: int, job: str, owners: Callable[[list[str]], set[str] | None]) -> bool:
-    """Say whether slurmd runs another job of the account here, from what `scontrol listpids` prints (PID JOBID STEPID ...).
+def has_other_jobs(listed: str, proc: Path, uid: int, job: str, owners: Callable[[list[str]], set[str] | None]) -> bool:
+    """Return whether the account has another job here, from the output of `scontrol listpids` (PID JOBID STEPID ...).
 
-    A job that has no process but root's (an allocation in which nothing runs) shows no owner; `owners` tells those, None where it cannot,
-    and then another job of the account counts as running.
+    Jobs with processes of root only (empty allocations) show no owner. `owners` returns the owners of such jobs, or None if they are
+    unknown; then another job is assumed.
     """
     unknown: dict[str, bool] = {}
     for line in listed.splitlines():
@@ -170,29 +169,29 @@ def other_jobs(listed: str, proc: Path, uid: int, job: str, owners: Callable[[li
         if owner == uid:
             return True
         unknown[words[1]] = unknown.get(words[1], True) and owner < FIRST_UID
-    asked = [number for number, is_unknown in unknown.items() if is_unknown]
-    told = owners(asked) if asked else set()
-    return told is None or str(uid) in told
+    without_owner = [number for number, is_unknown in unknown.items() if is_unknown]
+    found = owners(without_owner) if without_owner else set()
+    return found is None or str(uid) in found
 
 
-def doomed(found: Iterable[Process], *, all_of_them: bool) -> list[Process]:
-    """Return the processes that are to end."""
+def processes_to_end(found: Iterable[Process], *, all_of_them: bool) -> list[Process]:
+    """Return the processes to kill."""
     return [process for process in found if not process.foreign and (process.marked or all_of_them)]
 
 
 def send(proc: Path, found: Iterable[Process], number: signal.Signals) -> list[Process]:
-    """Send a signal to each process that is still the same; return those that were there."""
-    there = []
+    """Send a signal to each process that still exists; return these."""
+    existing = []
     for process in found:
         with suppress(OSError, IndexError):
             if _read(proc / str(process.pid) / "stat").rpartition(b")")[2].split()[19].decode("ascii", "replace") == process.started:
                 os.kill(process.pid, number)
-                there.append(process)
-    return there
+                existing.append(process)
+    return existing
 
 
 def end(proc: Path, found: list[Process]) -> None:
-    """End processes, politely first."""
+    """Send SIGTERM, wait, and send SIGKILL to the rest."""
     left = send(proc, found, signal.SIGTERM)
     deadline = time.monotonic() + GRACE_S
     while left and time.monotonic() < deadline:
@@ -201,18 +200,18 @@ def end(proc: Path, found: list[Process]) -> None:
     send(proc, left, signal.SIGKILL)
 
 
-def end_rest(uid: int, look: Callable[[], list[Process]], is_over: Callable[[], bool]) -> set[int]:
-    """End what starts processes faster than a list of them can be worked off; return what was seen.
+def end_remaining(uid: int, look: Callable[[], list[Process]], is_over: Callable[[], bool]) -> set[int]:
+    """Kill processes that start new ones faster than a list can be worked off; return the pids.
 
-    `kill -1` of the account itself reaches all of its processes in one go of the kernel, those too that no list shows. It would reach the
-    units of watchers as well, so where there are such, processes are ended one by one. `is_over` says whether the account still has no job.
+    `kill -1` as the account reaches all its processes at once, including those that are not in the list. It would also reach units of
+    watched jobs, so with such units the processes are killed one by one. `is_over` returns whether the account still has no job.
     """
     seen: set[int] = set()
     for _ in range(ROUNDS):
         if not is_over():
             break
         found = look()
-        left = doomed(found, all_of_them=True)
+        left = processes_to_end(found, all_of_them=True)
         seen |= {process.pid for process in left}
         if any(process.foreign for process in found):
             send(PROC, left, signal.SIGKILL)
@@ -224,7 +223,7 @@ def end_rest(uid: int, look: Callable[[], list[Process]], is_over: Callable[[], 
 
 
 def kill_all_of(uid: int) -> None:
-    """Kill every process of a user number at once (kill(2): pid -1, sent by a process that may signal only these)."""
+    """Kill all processes of a uid at once (kill(2): pid -1, sent as this uid)."""
     if uid < FIRST_UID:
         return
     child = os.fork()
@@ -235,7 +234,7 @@ def kill_all_of(uid: int) -> None:
             os.kill(-1, signal.SIGKILL)
         finally:
             os._exit(0)
-    # The account can stop the child, which is one of its own processes now.
+    # Processes of the account can stop the child, which has the same uid.
     deadline = time.monotonic() + GRACE_S
     while os.waitpid(child, os.WNOHANG) == (0, 0):
         if time.monotonic() > deadline:
@@ -248,13 +247,13 @@ def kill_all_of(uid: int) -> None:
 def _alive(proc: Path, process: Process) -> bool:
     try:
         words = _read(proc / str(process.pid) / "stat").rpartition(b")")[2].split()
-        return words[19].decode("ascii", "replace") == process.started and living_thread(proc / str(process.pid)) is not None
+        return words[19].decode("ascii", "replace") == process.started and find_live_thread(proc / str(process.pid)) is not None
     except (OSError, IndexError):
         return False
 
 
-def files_of(folders: Iterable[str], uids: Sequence[range]) -> list[tuple[str, bool]]:
-    """Return what an account owns directly in these folders: each path, and whether it is a folder."""
+def find_files(folders: Iterable[str], uids: Sequence[range]) -> list[tuple[str, bool]]:
+    """Return the entries of an account in these folders: each path, and whether it is a folder."""
     found = []
     for name in folders:
         with suppress(OSError), os.scandir(name) as entries:
@@ -267,9 +266,9 @@ def files_of(folders: Iterable[str], uids: Sequence[range]) -> list[tuple[str, b
 
 
 def fuse_mounts(uids: Sequence[range], mounts: Path = PROC / "self/mountinfo") -> list[str]:
-    """Return where an account has mounted FUSE file systems directly in the shared folders. They outlive its processes.
+    """Return the mount points of FUSE file systems of an account directly in the shared folders. They remain after its processes.
 
-    Deeper ones are left alone: the account could replace a folder above with a link while root detaches.
+    Deeper ones are ignored: the account could replace a parent folder by a link while root detaches them.
     """
     found = []
     with suppress(OSError):
@@ -286,17 +285,17 @@ def fuse_mounts(uids: Sequence[range], mounts: Path = PROC / "self/mountinfo") -
 
 
 def detach(paths: Iterable[str]) -> None:
-    """Detach mounts in folders of root. No link is followed."""
+    """Detach mounts in folders of root. Links are not followed."""
     libc = ctypes.CDLL(None)
     for path in paths:
         libc.umount2(os.fsencode(path), DETACH_NO_LINK)
 
 
 def remove_files(found: list[tuple[str, bool]], uids: Sequence[range]) -> int:
-    """Remove these entries, folders with all below, where they still are the account's; return how many. No link is followed.
+    """Remove these entries with their content if the account still owns them; return their number. Links are not followed.
 
-    The folders in which they lie are root's and sticky: only the account and root can put something else in their place. rm opens folders
-    one below the other, at any depth, and stays in the file system.
+    The parent folders belong to root and are sticky, so only the account and root can replace the entries. rm opens each folder relative to
+    its parent and stays in the file system.
     """
     still = []
     removed = 0
@@ -315,7 +314,7 @@ def remove_files(found: list[tuple[str, bool]], uids: Sequence[range]) -> int:
         left_s = deadline - time.monotonic()
         if left_s <= 0 or run(["rm", "-rf", "--one-file-system", "--", *words], left_s) is None:
             syslog.syslog(
-                syslog.LOG_WARNING, f"what uid {uids[0].start} left was not removed within {REMOVE_S:.0f} s, {words[0]!r} among it"
+                syslog.LOG_WARNING, f"files of uid {uids[0].start} were not removed within {REMOVE_S:.0f} s, such as {words[0]!r}"
             )
             break
         removed += len(words)
@@ -323,7 +322,7 @@ def remove_files(found: list[tuple[str, bool]], uids: Sequence[range]) -> int:
 
 
 def run(words: list[str], limit_s: float) -> subprocess.CompletedProcess[bytes] | None:
-    """Run a program; None where it is not there or does not end in time."""
+    """Run a program; None if it is missing or times out."""
     try:
         return subprocess.run(words, capture_output=True, check=False, timeout=limit_s, stdin=subprocess.DEVNULL)
     except (OSError, subprocess.TimeoutExpired):
@@ -331,25 +330,25 @@ def run(words: list[str], limit_s: float) -> subprocess.CompletedProcess[bytes] 
 
 
 def listpids() -> str | None:
-    """Return what slurmd says of its jobs' processes; None where it does not answer."""
-    done = run(["scontrol", "listpids"], ASK_S)
-    # With no job left it ends with 1 and says so.
+    """Return the output of `scontrol listpids`; None if slurmd does not answer."""
+    done = run(["scontrol", "listpids"], CALL_S)
+    # Without jobs it exits with 1 and this message.
     if done is None or (done.returncode and b"No job steps" not in done.stdout + done.stderr):
         return None
     return done.stdout.decode("utf-8", "replace")
 
 
 def owners_of(jobs: list[str]) -> set[str] | None:
-    """Return the uids of jobs, as the controller knows them; None where it does not answer."""
-    done = run(["squeue", "--noheader", "--states=all", f"--jobs={','.join(jobs)}", "--format=%U"], ASK_S)
-    # Of jobs that are over for good it says "Invalid job id".
+    """Return the uids of the owners of jobs; None if the controller does not answer."""
+    done = run(["squeue", "--noheader", "--states=all", f"--jobs={','.join(jobs)}", "--format=%U"], CALL_S)
+    # Jobs that slurmctld has forgotten give "Invalid job id".
     if done is None or (done.returncode and b"Invalid job id" not in done.stderr):
         return None
     return set(done.stdout.decode("utf-8", "replace").split())
 
 
 def account(uid: int) -> str:
-    """Return an account's name; its number where it has none here."""
+    """Return the name of an account; its uid if it has none on this host."""
     import pwd  # noqa: PLC0415 - the only use
 
     try:
@@ -359,13 +358,13 @@ def account(uid: int) -> str:
 
 
 def is_last(uid: int, job: str) -> bool:
-    """Say whether the account has no other job on this node; not where slurmd does not answer."""
+    """Return whether the account has no other job on this node. False if slurmd does not answer."""
     listed = listpids()
-    return listed is not None and not other_jobs(listed, PROC, uid, job, owners_of)
+    return listed is not None and not has_other_jobs(listed, PROC, uid, job, owners_of)
 
 
 def main() -> int:
-    """Read the job from the environment that slurmd gives an Epilog, and end what it left."""
+    """Clean up after the job in the environment of the Epilog."""
     syslog.openlog("primus-epilog")
     job, number = os.environ.get("SLURM_JOB_ID", ""), os.environ.get("SLURM_JOB_UID", "")
     if not (job and number.isdecimal() and int(number) >= FIRST_UID):
@@ -374,22 +373,22 @@ def main() -> int:
     if account(uid) in settings.spare:
         return 0
     try:
-        # First what there is, then the jobs: of a job that begins in between, nothing is among what there is.
+        # List processes and files before the jobs: then they cannot belong to a job that starts in between.
         numbers = owned_uids(uid, account(uid))
-        found, files, mounts = processes(PROC, uid, job, numbers), files_of(SHARED, numbers), fuse_mounts(numbers)
+        found, files, mounts = processes(PROC, uid, job, numbers), find_files(SHARED, numbers), fuse_mounts(numbers)
         last = not settings.login and is_last(uid, job)
-        chosen = doomed(found, all_of_them=last)
+        chosen = processes_to_end(found, all_of_them=last)
         end(PROC, chosen)
         ended = {process.pid for process in chosen}
         if last:
-            # Control groups hold only what slurmd started: a process of an SSH session may have forked when it was ended.
-            ended |= end_rest(uid, lambda: processes(PROC, uid, job, numbers), lambda: is_last(uid, job))
-        # A job may have begun by now that uses what an earlier one left.
+            # Processes of SSH sessions may have forked before they were killed; they are in no cgroup of the job.
+            ended |= end_remaining(uid, lambda: processes(PROC, uid, job, numbers), lambda: is_last(uid, job))
+        # A job that started meanwhile may use the files, so check again.
         removed = 0
         if (files or mounts) and last and not any(process.foreign for process in found) and is_last(uid, job):
             detach(mounts)
             removed = remove_files([*files, *((path, True) for path in mounts)], numbers)
-    except Exception as error:  # noqa: BLE001 - slurmd drains a node whose epilog fails, and a user's files must not bring that about
+    except Exception as error:  # noqa: BLE001 - slurmd drains a node whose epilog fails, and files of users must not cause that
         syslog.syslog(syslog.LOG_WARNING, f"job {job}: {type(error).__name__}: {error}")
         return 0
     if ended or removed:

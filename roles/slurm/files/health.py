@@ -1,8 +1,7 @@
 #!/usr/bin/python3 -Es
-"""Slurm's HealthCheckProgram: take a node out of service when its health says fail, and put it back when it says pass.
+"""Slurm's HealthCheckProgram: drain the node if its health is fail, and resume it if it is pass.
 
-It reads health through `primus-health` and nothing else. Unknown leaves the node as it is: only a fail is a fail. A drain by
-anybody else is never lifted, nor one for another reason of this project's: only what begins with `primus: health:`.
+The health comes from `primus-health read`. `unknown` changes nothing. Only drains whose reason begins with `primus: health:` are resumed.
 """
 
 from __future__ import annotations
@@ -12,43 +11,44 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slurm_ask import OWN, call, look_at_node
+from slurm_commands import REASON_PREFIX, call, get_node
 
 if TYPE_CHECKING:
-    from slurm_ask import Caller, SeenNode
+    from slurm_commands import Caller, NodeState
 
-DRAINED_HERE = f"{OWN} health:"
+HEALTH_REASON = f"{REASON_PREFIX} health:"
 GATE = "/usr/local/bin/primus-health"
-# What this node is, as the controllers have been told; the name there is the one that Slurm knows.
+# The description of this node. It has the name that Slurm uses.
 FRAGMENT = Path("/etc/primus/slurm_node.json")
 CALL_S = 20.0
 PASS, FAIL = 0, 1
-# `sinfo -R` and people read the beginning.
+# Longer reasons are cut.
 REASON_CHARS = 200
 
 
-def wanted(status: int, reason: str, node: SeenNode) -> list[str]:
-    """Return the words for `scontrol update` that the health asks for; none where the node stays as it is."""
-    ours = node.drained and node.reason.startswith(DRAINED_HERE)
+def update_arguments(status: int, reason: str, node: NodeState) -> list[str]:
+    """Return the arguments of `scontrol update` for this health; none if the node does not change."""
+    drained_by_health = node.drained and node.reason.startswith(HEALTH_REASON)
     if status == FAIL:
-        text = " ".join(f"{DRAINED_HERE} {reason}".split())[:REASON_CHARS]
-        return [] if node.drained and (not ours or node.reason == text) else ["State=DRAIN", f"Reason={text}"]
-    return ["State=RESUME"] if ours else []
+        text = " ".join(f"{HEALTH_REASON} {reason}".split())[:REASON_CHARS]
+        unchanged = node.drained and (not drained_by_health or node.reason == text)
+        return [] if unchanged else ["State=DRAIN", f"Reason={text}"]
+    return ["State=RESUME"] if drained_by_health else []
 
 
 def main(caller: Caller = call, fragment: Path = FRAGMENT) -> int:
-    """Bring the node's state to what its health asks for; always 0, as nothing here is a fault of the node."""
+    """Drain or resume the node by its health. Always returns 0: a failure of this program is not a fault of the node."""
     health = caller([GATE, "read"], CALL_S)
     if health.status not in (PASS, FAIL):
         return 0
     name = json.loads(fragment.read_text(encoding="utf-8"))["name"]
     try:
-        node = look_at_node(name, caller)
+        node = get_node(name, caller)
     except ConnectionError:
         return 0
-    change = wanted(health.status, health.text, node) if node else []
-    if change:
-        caller(["scontrol", "update", f"NodeName={name}", *change], CALL_S)
+    arguments = update_arguments(health.status, health.text, node) if node else []
+    if arguments:
+        caller(["scontrol", "update", f"NodeName={name}", *arguments], CALL_S)
     return 0
 
 

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Slurm's TaskProlog: give the task the variables of the node's GPU profile (role gpu_env). What the job has set itself stays.
-# slurmd reads lines `export NAME=VALUE`, unquoted. The files are what systemd and sh read alike; a later one wins.
+# Slurm's TaskProlog: print the variables of the GPU profile of the node (role gpu_env) for the task, except those that the job sets itself.
+# slurmd reads lines `export NAME=VALUE` without quotes. The files have the common syntax of systemd and sh; later files win.
 merged() { env -i /bin/sh -ac 'set -- /etc/primus/env.d/*.env; while [ $# -gt 0 ]; do [ ! -r "$1" ] || . "$1"; shift; done; exec env'; }
 
 merged | while IFS= read -r line; do

@@ -1,5 +1,5 @@
 # ruff: noqa: INP001 (Ansible loads it by path)
-"""What the preflight of Slurm decides on the controller: why these hosts and these values cannot become one cluster."""
+"""Check the hosts and settings of a Slurm cluster, for the preflight."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import ansible.module_utils
 
-# The judgement is the one that the role's modules share; on the controller, Ansible does not look for it by itself.
-_OWN = str(Path(__file__).resolve().parent.parent / "module_utils")
-if _OWN not in ansible.module_utils.__path__:
-    ansible.module_utils.__path__.append(_OWN)
+# The modules of the role use the same checks. On the controller, Ansible does not add a role's module_utils to the search path.
+_MODULE_UTILS = str(Path(__file__).resolve().parent.parent / "module_utils")
+if _MODULE_UTILS not in ansible.module_utils.__path__:
+    ansible.module_utils.__path__.append(_MODULE_UTILS)
 
-from ansible.module_utils import slurm_judge  # noqa: E402 - found only now
+from ansible.module_utils import slurm_checks  # noqa: E402 - found only now
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-# Slurm in each system's own packages: https://packages.debian.org/slurmctld, https://packages.ubuntu.com/slurmctld, and EPEL 9.
+# Releases of Slurm by distribution: https://packages.debian.org/slurmctld, https://packages.ubuntu.com/slurmctld, and EPEL 9.
 RELEASES = {
     ("debian", "12"): "22.05",
     ("debian", "13"): "24.11",
@@ -30,18 +30,18 @@ RELEASES = {
 }
 
 
-def slurm_refusals(groups: Mapping[str, Sequence[str]], hostvars: Mapping[str, Any]) -> list[str]:
-    """Return a line for everything that stands in the way: what, and `Fix:`."""
+def slurm_problems(groups: Mapping[str, Sequence[str]], hostvars: Mapping[str, Any]) -> list[str]:
+    """Return one line per problem, with its fix."""
     controllers = groups.get("slurm_controller", ())
     stated = hostvars[controllers[0]] if controllers else {}
-    found = slurm_judge.all_findings(groups, {name: stated.get(name) for name in slurm_judge.VARIABLES})
+    found = slurm_checks.all_findings(groups, {name: stated.get(name) for name in slurm_checks.VARIABLES})
     lines = [f"{one.what}. Fix: {one.fix}" for one in found]
-    hosts = dict.fromkeys(host for group in slurm_judge.GROUPS for host in groups.get(group, ()))
-    return lines + release_refusals({host: system_of(hostvars[host].get("__preflight_probe")) for host in hosts})
+    hosts = dict.fromkeys(host for group in slurm_checks.GROUPS for host in groups.get(group, ()))
+    return lines + release_problems({host: read_system(hostvars[host].get("__preflight_probe")) for host in hosts})
 
 
-def system_of(probe: Mapping[str, Any] | None) -> tuple[str, str]:
-    """Return a host's distribution and its version, as the role preflight asked for them; empty where it has no answer."""
+def read_system(probe: Mapping[str, Any] | None) -> tuple[str, str]:
+    """Return distribution and version of a host from the probe of the role preflight; empty if it has no answer."""
     try:
         found = json.loads(str((probe or {}).get("stdout") or "").strip().rpartition("\n")[2])["facts"]["os"]
         return str(found["id"]), str(found["version"])
@@ -49,8 +49,8 @@ def system_of(probe: Mapping[str, Any] | None) -> tuple[str, str]:
         return "", ""
 
 
-def release_refusals(systems: Mapping[str, tuple[str, str]]) -> list[str]:
-    """Return why these systems cannot be one cluster: their packages carry different releases of Slurm."""
+def release_problems(systems: Mapping[str, tuple[str, str]]) -> list[str]:
+    """Report hosts whose distributions have different releases of Slurm."""
     by_release: dict[str, list[str]] = {}
     for host, (name, version) in systems.items():
         release = RELEASES.get((name, version)) or RELEASES.get((name, version.partition(".")[0]))
@@ -62,12 +62,13 @@ def release_refusals(systems: Mapping[str, tuple[str, str]]) -> list[str]:
         f"Slurm {release} on {', '.join(hosts[:3])}{f' and {len(hosts) - 3} more' if len(hosts) > 3 else ''}"
         for release, hosts in sorted(by_release.items())
     )
-    return [f"the packages of these systems are different releases of Slurm: {shown}. Fix: give all hosts of the cluster one system"]
+    fix = "use one distribution for all hosts of the cluster"
+    return [f"the distributions of the hosts have different releases of Slurm: {shown}. Fix: {fix}"]
 
 
 class FilterModule:
-    """What Ansible looks for in a file of filter plugins."""
+    """The filters of the role."""
 
     def filters(self) -> dict[str, Callable[..., Any]]:
-        """Return the filter by name."""
-        return {"slurm_refusals": slurm_refusals}
+        """Return the filters by name."""
+        return {"slurm_problems": slurm_problems}

@@ -1,8 +1,9 @@
 #!/usr/bin/python
-"""Make Slurm's configuration on a controller from the nodes' fragments: the Ansible module `slurm_config`.
+"""Ansible module `slurm_config`: generate Slurm's configuration on a controller from the node descriptions.
 
-It writes slurm.conf, gres.conf, topology.conf, cgroup.conf and job_container.conf, each in one step, and says what makes them count:
-`action` is none, reconfigure or restart (of slurmctld), `restart_nodes` whether slurmd has to start anew everywhere.
+No collection has a module for it. It writes slurm.conf, gres.conf, topology.conf, cgroup.conf and job_container.conf atomically, and
+returns what is needed to apply them: `action` is none, reconfigure or restart (of slurmctld); `restart_nodes` is whether slurmd must be
+restarted on all nodes.
 """
 
 from __future__ import annotations
@@ -13,31 +14,31 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.slurm_ask import call
+from ansible.module_utils.slurm_checks import problems
+from ansible.module_utils.slurm_commands import call
 from ansible.module_utils.slurm_files import PRIVATE_TMP, all_files, node_digest, restart_digest
-from ansible.module_utils.slurm_judge import problems
+from ansible.module_utils.slurm_host_lists import Fleet
 from ansible.module_utils.slurm_nodes import read_fragments
-from ansible.module_utils.slurm_wishes import Fleet
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ansible.module_utils.slurm_ask import Caller
+    from ansible.module_utils.slurm_commands import Caller
     from ansible.module_utils.slurm_nodes import Node
 
 MODE = 0o644
-ASK_S = 15.0
+CALL_S = 15.0
 # States of jobs that may still start a step on a node: squeue(1), "JOB STATE CODES".
-UNDER_WAY = "configuring,running,suspended,stopped,signaling,resizing,completing"
+RUNNING_STATES = "configuring,running,suspended,stopped,signaling,resizing,completing"
 
 
-def present(folder: Path, names: Mapping[str, str]) -> dict[str, str]:
-    """Return the files as they are; an absent one is empty."""
+def read_files(folder: Path, names: Mapping[str, str]) -> dict[str, str]:
+    """Return the current files; a missing one is empty."""
     return {name: (folder / name).read_text(encoding="utf-8") if (folder / name).is_file() else "" for name in names}
 
 
-def put(path: Path, text: str) -> None:
-    """Let a file have this text in one step, and not be there where the text is empty."""
+def write_file(path: Path, text: str) -> None:
+    """Replace a file atomically; remove it if the text is empty."""
     if not text:
         path.unlink(missing_ok=True)
         return
@@ -54,17 +55,17 @@ def put(path: Path, text: str) -> None:
         raise
 
 
-def needed(before: Mapping[str, str], after: Mapping[str, str]) -> str:
-    """Return what slurmctld needs so that the new files count."""
+def required_action(before: Mapping[str, str], after: Mapping[str, str]) -> str:
+    """Return what makes slurmctld use the new files: none, reconfigure or restart."""
     if before == after:
         return "none"
     return "restart" if restart_digest(before) != restart_digest(after) else "reconfigure"
 
 
-def given_up(before: str, after: str, nodes: Sequence[Node]) -> str:
-    """Return why the cluster would silently stop to keep jobs apart by control groups; empty where it would not.
+def lost_isolation(before: str, after: str, nodes: Sequence[Node]) -> str:
+    """Return an error if the cluster would silently stop using cgroups to isolate jobs; empty otherwise.
 
-    One new node without them would otherwise take the cores', memory's and GPUs' bounds from every job of the cluster, under running jobs.
+    One new node without usable cgroups would remove the limits on cores, memory and GPUs from all jobs of the cluster.
     """
     by_groups = "ProctrackType=proctrack/cgroup\n"
     weak = [f"{node.name} ({node.cgroup_reason or 'no reason known'})" for node in nodes if not node.cgroup]
@@ -72,51 +73,51 @@ def given_up(before: str, after: str, nodes: Sequence[Node]) -> str:
         return ""
     more = f" and {len(weak) - 3} more" if len(weak) > 3 else ""
     return (
-        f"the cluster keeps jobs apart by control groups, and these nodes cannot: {', '.join(weak[:3])}{more}. "
-        "Fix: mend them or take them out of slurm_node; or state slurm_proctrack: proctrack/linuxproc, "
-        "which holds no job to its cores, memory and GPUs"
+        f"the cluster isolates jobs with cgroups, which these nodes do not support: {', '.join(weak[:3])}{more}. "
+        "Fix: enable cgroups there, or remove the nodes from slurm_node, or set slurm_proctrack: proctrack/linuxproc, "
+        "which does not limit jobs to their cores, memory and GPUs"
     )
 
 
-def unbounded(nodes: Sequence[Node]) -> str:
-    """Return why jobs on real hosts could not be kept apart; empty where they can. Containers have what their host gives them."""
+def missing_isolation(nodes: Sequence[Node]) -> str:
+    """Return an error if hosts that are not containers cannot isolate jobs; empty otherwise."""
     weak = [f"{node.name} ({node.cgroup_reason or 'no reason known'})" for node in nodes if not node.cgroup and not node.container]
     if not weak:
         return ""
     more = f" and {len(weak) - 3} more" if len(weak) > 3 else ""
     return (
-        f"no control groups keep jobs apart on {', '.join(weak[:3])}{more}: a job could use other jobs' GPUs, cores and memory, and leave "
-        "processes behind. Fix: install a Slurm with a plug-in for the host's control groups (Ubuntu 22.04 ships none for version 2), or "
-        "accept it with slurm_proctrack: proctrack/linuxproc"
+        f"Slurm cannot use cgroups on {', '.join(weak[:3])}{more}, so jobs could use GPUs, cores and memory of other jobs and leave "
+        "processes behind. Fix: install a Slurm with a plug-in for the cgroup version of the host (Ubuntu 22.04 has none for version 2), "
+        "or accept it with slurm_proctrack: proctrack/linuxproc"
     )
 
 
-def jobs_run(caller: Caller = call) -> bool:
-    """Say whether a job is under way; also where no controller answers, because then nothing is known."""
-    answer = caller(["squeue", "--noheader", f"--states={UNDER_WAY}", "--format=%A"], ASK_S)
+def has_running_jobs(caller: Caller = call) -> bool:
+    """Return whether a job is running, or may be because no controller answers."""
+    answer = caller(["squeue", "--noheader", f"--states={RUNNING_STATES}", "--format=%A"], CALL_S)
     return answer.status != 0 or bool(answer.text)
 
 
-def with_tmp_as_it_is(settings: Mapping[str, Any], before: str, after: str, caller: Caller = call) -> Mapping[str, Any]:
-    """Return the settings, with `private_tmp` as it is now where a change would break a job.
+def keep_private_tmp(settings: Mapping[str, Any], before: str, after: str, caller: Caller = call) -> Mapping[str, Any]:
+    """Return the settings, with the current `private_tmp` if jobs are running.
 
-    A job that started with the one cannot start a step with the other ("container_p_join: open failed"). job_container.conf(5), NOTES.
+    A change breaks running jobs: their next step fails with "container_p_join: open failed". job_container.conf(5), NOTES.
     """
-    if not before or (PRIVATE_TMP in before) == (PRIVATE_TMP in after) or not jobs_run(caller):
+    if not before or (PRIVATE_TMP in before) == (PRIVATE_TMP in after) or not has_running_jobs(caller):
         return settings
     return {**settings, "private_tmp": PRIVATE_TMP in before}
 
 
-def bring_about(folder: Path, after: Mapping[str, str], *, check: bool) -> dict[str, Any]:
-    """Write what differs; return the result for Ansible."""
-    before = present(folder, after)
+def apply(folder: Path, after: Mapping[str, str], *, check: bool) -> dict[str, Any]:
+    """Write the files that differ; return the result for Ansible."""
+    before = read_files(folder, after)
     differing = [name for name in after if before[name] != after[name]]
     if not check:
         for name in differing:
-            put(folder / name, after[name])
+            write_file(folder / name, after[name])
     return {
         "changed": bool(differing),
-        "action": needed(before, after),
+        "action": required_action(before, after),
         "restart_nodes": bool(before["slurm.conf"]) and node_digest(before) != node_digest(after),
         "restart_digest": restart_digest(after),
         "node_digest": node_digest(after),
@@ -132,35 +133,35 @@ def main() -> None:
     module = AnsibleModule(
         {
             "folder": {"type": "path", "default": "/etc/slurm"},
-            "fragments": {"type": "path", "default": "/etc/slurm/nodes.d"},
-            "members": {"type": "list", "elements": "str", "required": True},
+            "descriptions": {"type": "path", "default": "/etc/slurm/nodes.d"},
+            "nodes": {"type": "list", "elements": "str", "required": True},
             "settings": {"type": "dict", "required": True},
         },
         supports_check_mode=True,
     )
     settings = module.params["settings"]
-    members = module.params["members"]
-    found = problems(settings, members)
+    names = module.params["nodes"]
+    found = problems(settings, names)
     if found:
         module.fail_json(msg="\n".join(f"{one['what']}. Fix: {one['fix']}" for one in found))
-    fleet = Fleet(tuple(members), settings["groups"], tuple(settings["spare"]))
-    fragments = read_fragments(Path(module.params["fragments"]), members)
+    fleet = Fleet(tuple(names), settings["groups"], tuple(settings["spare"]))
+    fragments = read_fragments(Path(module.params["descriptions"]), names)
     folder = Path(module.params["folder"])
     try:
         files = all_files(settings, fragments.nodes, fleet)
-        settled = with_tmp_as_it_is(settings, present(folder, files)["slurm.conf"], files["slurm.conf"])
-        if settled != settings:
-            files = all_files(settled, fragments.nodes, fleet)
-            module.warn("Jobs are under way, so slurm_private_tmp is not applied yet. Fix: apply the phase slurm again when no job runs")
+        applicable = keep_private_tmp(settings, read_files(folder, files)["slurm.conf"], files["slurm.conf"])
+        if applicable != settings:
+            files = all_files(applicable, fragments.nodes, fleet)
+            module.warn("Jobs are running, so slurm_private_tmp is not applied yet. Fix: apply the phase slurm again when no job runs")
         if settings["proctrack"] == "auto" and (
-            lost := given_up(present(folder, files)["slurm.conf"], files["slurm.conf"], fragments.nodes)
+            lost := lost_isolation(read_files(folder, files)["slurm.conf"], files["slurm.conf"], fragments.nodes)
         ):
             module.fail_json(msg=lost)
-        if settings["proctrack"] == "auto" and (weak := unbounded(fragments.nodes)):
+        if settings["proctrack"] == "auto" and (weak := missing_isolation(fragments.nodes)):
             module.fail_json(msg=weak)
-        result = bring_about(folder, files, check=module.check_mode)
+        result = apply(folder, files, check=module.check_mode)
     except (OSError, ValueError) as error:
-        module.fail_json(msg=f"the configuration cannot be made: {error}. Fix: mend what it names and apply the phase slurm again")
+        module.fail_json(msg=f"the configuration of Slurm cannot be written: {error}. Fix: correct that and apply the phase slurm again")
     module.exit_json(nodes=[node.name for node in fragments.nodes], left_out=fragments.left_out, **result)
 
 

@@ -1,8 +1,8 @@
 #!/usr/bin/python
-"""Ask Slurm what works: the Ansible module `slurm_effects`, which changes nothing but runs jobs of a few seconds on idle nodes.
+"""Ansible module `slurm_effects`: verify Slurm. It runs test jobs of a few seconds on idle nodes and changes nothing.
 
-On a controller: whether it answers; the leading one also looks at every node and runs the jobs. On a login host: whether it is answered.
-On a node, where a run is about nodes alone: whether it is answered, serves, and runs a job.
+No collection has a module for it. Every controller is checked; the primary also checks all nodes and runs the test jobs. Login hosts, and
+nodes in runs without their controllers, check that a controller answers; such a node also checks itself and runs a test job.
 """
 
 from __future__ import annotations
@@ -16,247 +16,256 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.slurm_ask import CALL_S, OWN, SeenNode, call, parse_nodes
-from ansible.module_utils.slurm_trials import Preemption, Trial, gpu_count, idle, job_over_nodes, lanes, pick_pair, preemption_pair
+from ansible.module_utils.slurm_commands import CALL_S, REASON_PREFIX, NodeState, call, parse_nodes
+from ansible.module_utils.slurm_test_jobs import (
+    CheckResult,
+    PreemptionTest,
+    find_partitions,
+    gpu_count,
+    idle,
+    pick_pair,
+    preemption_pair,
+    run_multi_node_job,
+)
 
 SCHEMA = "primus.verdict/1"
 SOURCE = "roles/slurm/meta/argument_specs.yml"
-AGAIN = "apply the phase slurm again"
-# The state of some ten thousand jobs with their scripts (a few KiB each), twice: slurmctld writes a new file before it drops the old one.
-LEAST_FREE_MIB = 256
-# What a file system answers that a process still sees after it was taken away.
-GONE = frozenset((errno.ENOTCONN, errno.ESTALE, errno.EIO))
-# Words of a node's state with which it serves, or will in a moment.
-SERVES = frozenset(("IDLE", "MIXED", "ALLOCATED", "COMPLETING", "PLANNED", "RESERVED"))
+APPLY_AGAIN = "apply the phase slurm again"
+# About ten thousand jobs with their scripts (a few KiB each), twice: slurmctld writes a new file before it removes the old one.
+MIN_FREE_MIB = 256
+# Errors of a file system that was unmounted while a process still uses it.
+LOST_MOUNT_ERRNOS = frozenset((errno.ENOTCONN, errno.ESTALE, errno.EIO))
+# States of nodes that are in service, or will be in a moment.
+IN_SERVICE = frozenset(("IDLE", "MIXED", "ALLOCATED", "COMPLETING", "PLANNED", "RESERVED"))
 BROKEN = frozenset(("DOWN", "NOT_RESPONDING", "INVAL", "INVALID_REG", "FAIL", "FAILING", "ERROR"))
 
 
-class Look:
-    """One look; verdicts gather in `verdicts`, for this host or for a node."""
+class Verdicts:
+    """Collects verdict records for this host or for nodes."""
 
     def __init__(self, host: str) -> None:
-        """Keep whose look it is."""
+        """Store the default host."""
         self.host = host
-        self.verdicts: list[dict[str, Any]] = []
+        self.records: list[dict[str, Any]] = []
         self.started = time.time()
 
-    def judge(self, check: str, trial: Trial, *, host: str = "", reason: str = "") -> None:
-        """Record one verdict; its seconds are those since the one before."""
+    def add(self, check: str, result: CheckResult, *, host: str = "", reason: str = "") -> None:
+        """Add one record; its duration is the time since the previous one."""
         now = time.time()
         record = {
             "check": f"slurm.{check}",
             "host": host or self.host,
-            "verdict": trial.verdict,
-            "expected": trial.expected,
-            "found": trial.found,
+            "verdict": result.verdict,
+            "expected": result.expected,
+            "found": result.found,
         }
-        bad = {} if trial.verdict == "pass" else {"reason": reason or f"expected {trial.expected}, found {trial.found}", "fix": trial.fix}
+        reason = reason or f"expected {result.expected}, found {result.found}"
+        bad = {} if result.verdict == "pass" else {"reason": reason, "fix": result.fix}
         seconds = round(now - self.started, 3)
-        self.verdicts.append({**record, **bad, "source": SOURCE, "started": self.started, "seconds": seconds, "schema": SCHEMA})
+        self.records.append({**record, **bad, "source": SOURCE, "started": self.started, "seconds": seconds, "schema": SCHEMA})
         self.started = now
 
     def skip(self, check: str, reason: str, *, host: str = "") -> None:
-        """Record that something was not looked at, and why."""
-        self.judge(check, Trial("skipped", "", "", ""), host=host, reason=reason)
+        """Add a record for a skipped check."""
+        self.add(check, CheckResult("skipped", "", "", ""), host=host, reason=reason)
 
 
 def controllers_up(text: str) -> list[str]:
-    """Return the controllers that are up, the leading one first, from what `scontrol ping` prints."""
+    """Return the controllers that are up, the primary first, from the output of `scontrol ping`."""
     return [match[1].partition(".")[0] for match in re.finditer(r"^Slurmctld\([a-z0-9]+\) at (\S+) is UP", text, re.MULTILINE)]
 
 
-def look_at_controllers(look: Look, part: str) -> bool:
-    """See who answers a controller, a login host, or a node that is looked at alone; return whether the rest of the look is its own."""
+def check_controllers(verdicts: Verdicts, part: str) -> bool:
+    """Check that this controller is up, or that a controller answers this host; return whether this host runs the other checks."""
     controller = part == "controller"
     answer = call(["scontrol", "ping"], CALL_S)
     up = controllers_up(answer.text)
     fix = "see `journalctl -u slurmctld -n 30` and /var/log/slurm/slurmctld.log on the controller, and `systemctl status munge`"
-    wanted = f"slurmctld of {look.host} is up" if controller else "a controller answers"
+    expected = f"slurmctld of {verdicts.host} is up" if controller else "a controller answers"
     found = "; ".join(line for line in answer.text.splitlines() if line.startswith("Slurmctld")) or answer.text[:200]
-    right = look.host in up if controller else bool(up)
-    verdict = "pass" if right else "unknown" if answer.status is None else "fail"
-    look.judge("answered" if part == "node" else part, Trial(verdict, wanted, found, fix))
-    return right if part == "node" else controller and up[:1] == [look.host]
+    passed = verdicts.host in up if controller else bool(up)
+    verdict = "pass" if passed else "unknown" if answer.status is None else "fail"
+    verdicts.add("answered" if part == "node" else part, CheckResult(verdict, expected, found, fix))
+    return passed if part == "node" else controller and up[:1] == [verdicts.host]
 
 
-def root_of_slurmctld() -> str:
-    """Return where slurmctld's own view of the file systems begins, as its unit has mounts of its own; empty where it does not run."""
+def slurmctld_root() -> str:
+    """Return the root folder in the mount namespace of slurmctld; empty if it does not run."""
     pid = call(["systemctl", "show", "--property=MainPID", "--value", "slurmctld.service"], CALL_S).text.strip()
     return f"/proc/{pid}/root" if pid.isdecimal() and pid != "0" else ""
 
 
-def look_at_space(look: Look, folder: str) -> None:
-    """See that slurmctld can write its state: a job that is not written down is lost with the next restart."""
-    look.judge("state_space", judge_space(folder, root_of_slurmctld()))
+def add_space_verdict(verdicts: Verdicts, folder: str) -> None:
+    """Check that slurmctld has space for its state: jobs that it cannot save are lost at the next restart."""
+    verdicts.add("state_space", check_space(folder, slurmctld_root()))
 
 
-def judge_space(folder: str, root: str) -> Trial:
-    """Judge the folder of the state as slurmctld sees it below `root`, beside how this host sees it."""
-    expected, fix = f"{LEAST_FREE_MIB} MiB free under {folder}", f"make space: `df -h {folder}`; slurmctld goes on by itself"
-    blind = "systemctl restart slurmctld, which then sees what is mounted now"
+def check_space(folder: str, root: str) -> CheckResult:
+    """Check the state folder in the mount namespace of slurmctld (below `root`), and compare it with that of the host."""
+    expected, fix = f"{MIN_FREE_MIB} MiB free under {folder}", f"free space, see `df -h {folder}`; slurmctld continues by itself"
+    restart = "run `systemctl restart slurmctld`, so that it uses the current mount"
     try:
         mounted, seen = (os.stat(path).st_dev for path in (folder, root + folder))  # noqa: PTH116 (beside statvfs)
         space = os.statvfs(root + folder)
     except OSError as error:
-        # A root that may not trace others (a container's) does not get through there: what this host sees has to do.
+        # Root in a container may not be allowed to read /proc/PID/root: check the folder of the host instead.
         if isinstance(error, PermissionError) and root:
-            return judge_space(folder, "")
-        # A folder that is there for the host and dead for slurmctld: it holds on to a mount that is gone.
-        dead = error.errno in GONE and root != "" and str(error.filename).startswith(root)
-        return Trial("fail" if dead else "unknown", expected, str(error)[:200], blind if dead else AGAIN)
+            return check_space(folder, "")
+        # The folder works for the host but not for slurmctld: slurmctld still uses a previous mount.
+        dead = error.errno in LOST_MOUNT_ERRNOS and root != "" and str(error.filename).startswith(root)
+        return CheckResult("fail" if dead else "unknown", expected, str(error)[:200], restart if dead else APPLY_AGAIN)
     if seen != mounted:
-        return Trial("fail", expected, f"slurmctld sees another file system at {folder} than this host", blind)
+        return CheckResult("fail", expected, f"slurmctld sees another file system at {folder} than this host", restart)
     free_mib = space.f_bavail * space.f_frsize // 2**20
-    return Trial("pass" if free_mib >= LEAST_FREE_MIB else "fail", expected, f"{free_mib} MiB free", fix)
+    return CheckResult("pass" if free_mib >= MIN_FREE_MIB else "fail", expected, f"{free_mib} MiB free", fix)
 
 
-def judge_state(node: SeenNode) -> Trial:
-    """Judge whether a node serves; one that somebody took out of service on purpose is passed over, one that is not healthy fails."""
+def check_state(node: NodeState) -> CheckResult:
+    """Check that a node is in service. A node that was drained on purpose is skipped; an unhealthy one fails."""
     expected, found = "in service", f"{node.state}{': ' + node.reason if node.reason else ''}"
     if node.states & BROKEN:
-        fix = "see /var/log/slurm/slurmd.log and `systemctl status slurmd munge` on the node; it serves again when it registers"
-        return Trial("fail", expected, found, fix)
+        fix = "see /var/log/slurm/slurmd.log and `systemctl status slurmd munge` on the node; it returns to service when it registers"
+        return CheckResult("fail", expected, found, fix)
     if node.drained:
-        fix = f"mend what the reason names; otherwise: scontrol update NodeName={node.name} State=RESUME"
-        return Trial("fail" if node.reason.startswith(f"{OWN} health:") else "skipped", expected, found, fix)
-    if node.states & SERVES and "UNKNOWN" not in node.states:
-        return Trial("pass", expected, found)
-    return Trial("unknown", expected, found, "see `scontrol show node` once more in a minute")
+        fix = f"correct what the reason names, then run: scontrol update NodeName={node.name} State=RESUME"
+        return CheckResult("fail" if node.reason.startswith(f"{REASON_PREFIX} health:") else "skipped", expected, found, fix)
+    if node.states & IN_SERVICE and "UNKNOWN" not in node.states:
+        return CheckResult("pass", expected, found)
+    return CheckResult("unknown", expected, found, f"run `scontrol show node {node.name}` again in a minute")
 
 
-def look_at_nodes(look: Look, members: list[str], fragments: Path) -> list[SeenNode]:
-    """See every node of the group: whether it serves, and whether it has the GPUs that it was found to have.
+def check_nodes(verdicts: Verdicts, members: list[str], descriptions: Path) -> list[NodeState]:
+    """Check that every node of the group is in service and has its GPUs.
 
-    `fragments` is the folder of the nodes' descriptions, or the one description of a node that looks at itself.
+    `descriptions` is the folder of the node descriptions, or the description of the node on which this runs.
     """
     seen = {node.name: node for node in parse_nodes(call(["scontrol", "--oneliner", "show", "nodes"], CALL_S).text)}
     for name in members:
         node = seen.get(name)
         if node is None:
-            missing = Trial("unknown", "in service", "Slurm does not know it", f"{AGAIN}: no run has reached {name}")
-            look.judge("node", missing, host=name)
+            missing = CheckResult("unknown", "in service", "Slurm does not know it", f"{APPLY_AGAIN}: no run has configured {name}")
+            verdicts.add("node", missing, host=name)
             continue
-        state = judge_state(node)
-        look.judge("node", state, host=name, reason=f"out of service: {node.reason}" if state.verdict == "skipped" else "")
-        fragment = fragments / f"{name}.json" if fragments.is_dir() else fragments
-        look_at_gpus(look, node, fragment, serves=state.verdict == "pass")
+        state = check_state(node)
+        verdicts.add("node", state, host=name, reason=f"out of service: {node.reason}" if state.verdict == "skipped" else "")
+        description = descriptions / f"{name}.json" if descriptions.is_dir() else descriptions
+        check_gpus(verdicts, node, description, in_service=state.verdict == "pass")
     return [node for name, node in seen.items() if name in members]
 
 
-def look_at_gpus(look: Look, node: SeenNode, fragment: Path, *, serves: bool) -> None:
-    """See that Slurm has the GPUs that the node's description names; a node that does not serve shows nothing."""
+def check_gpus(verdicts: Verdicts, node: NodeState, description: Path, *, in_service: bool) -> None:
+    """Check that Slurm has the GPUs of the description of the node; unknown if the node is not in service."""
     try:
-        told = json.loads(fragment.read_text(encoding="utf-8"))
-        wanted = f"gpu:{told['gpu_type']}:{told['gpu_count']}" if told["gpu_count"] else ""
+        data = json.loads(description.read_text(encoding="utf-8"))
+        expected = f"gpu:{data['gpu_type']}:{data['gpu_count']}" if data["gpu_count"] else ""
     except (OSError, ValueError, KeyError) as error:
-        look.judge("gpus", Trial("unknown", "a description", str(error)[:200], AGAIN), host=node.name)
+        verdicts.add("gpus", CheckResult("unknown", "a description", str(error)[:200], APPLY_AGAIN), host=node.name)
         return
-    if not wanted and not node.gpus:
-        look.skip("gpus", "the node has no GPU", host=node.name)
+    if not expected and not node.gpus:
+        verdicts.skip("gpus", "the node has no GPU", host=node.name)
         return
-    verdict = "fail" if wanted != node.gpus else "pass" if serves else "unknown"
-    found = node.gpus or "none"
-    look.judge("gpus", Trial(verdict, wanted or "none", found if serves else f"{found}, and it does not serve", AGAIN), host=node.name)
+    verdict = "fail" if expected != node.gpus else "pass" if in_service else "unknown"
+    found = f"{node.gpus or 'none'}{'' if in_service else ', and it is not in service'}"
+    verdicts.add("gpus", CheckResult(verdict, expected or "none", found, APPLY_AGAIN), host=node.name)
 
 
 def setting(config: str, name: str) -> str:
-    """Return a setting from what `scontrol show config` prints; empty where it is not there."""
+    """Return a setting from the output of `scontrol show config`; empty if it is missing."""
     found = re.search(rf"^{name}\s*= *(.*)$", config, re.MULTILINE)
     return found[1].strip() if found else ""
 
 
-def look_at_isolation(look: Look, private_data: list[str]) -> None:
-    """See what keeps users apart: what they see of each other, how many jobs each may have, and whether jobs share temporary files."""
+def check_isolation(verdicts: Verdicts, private_data: list[str]) -> None:
+    """Check PrivateData, the job limits of users, and the private temporary folders of jobs."""
     config = call(["scontrol", "show", "config"], CALL_S).text
     in_force = set(setting(config, "PrivateData").split(","))
     if private_data:
         lacking = sorted(set(private_data) - in_force)
         found = f"PrivateData lacks {', '.join(lacking)}" if lacking else "PrivateData has all of it"
-        look.judge(
-            "private_data", Trial("fail" if lacking else "pass", f"people do not see others' {', '.join(private_data)}", found, AGAIN)
-        )
+        expected = f"users do not see {', '.join(private_data)} of others"
+        verdicts.add("private_data", CheckResult("fail" if lacking else "pass", expected, found, APPLY_AGAIN))
     else:
-        look.skip("private_data", "slurm_private_data is empty")
+        verdicts.skip("private_data", "slurm_private_data is empty")
     if "limits" in setting(config, "AccountingStorageEnforce").split(","):
-        look.judge("job_limits", Trial("pass", "limits are enforced", "limits are enforced"))
+        verdicts.add("job_limits", CheckResult("pass", "limits are enforced", "limits are enforced"))
     else:
-        look.skip("job_limits", "no limit of jobs is enforced: it needs group slurm_accounting and slurm_users")
+        verdicts.skip("job_limits", "no job limits are enforced: they need the group slurm_accounting and slurm_users")
     if setting(config, "JobContainerType") == "job_container/tmpfs":
-        look.judge("private_tmp", Trial("pass", "folders of their own for temporary files", "job_container/tmpfs"))
+        verdicts.add("private_tmp", CheckResult("pass", "private temporary folders for each job", "job_container/tmpfs"))
     else:
-        look.skip(
+        verdicts.skip(
             "private_tmp",
-            "jobs share folders for temporary files: their own need control groups and Slurm 23.02; the epilog cleans up instead",
+            "jobs share temporary folders: private ones need cgroups and Slurm 23.02; the epilog cleans up instead",
         )
 
 
-def look_at_jobs(look: Look, nodes: list[SeenNode]) -> None:
-    """Run a job over two nodes, and one that is preempted."""
+def check_jobs(verdicts: Verdicts, nodes: list[NodeState]) -> None:
+    """Run a job on two nodes, and one that is preempted."""
     config = call(["scontrol", "show", "config"], CALL_S).text
     bound = re.search(r"^AccountingStorageEnforce\s*=.*associations", config, re.MULTILINE) is not None
-    partitions, closed = lanes(bound=bound)
+    partitions, closed = find_partitions(bound=bound)
     pair = pick_pair(nodes, partitions)
     if pair is None:
         for check in ("job", "preemption"):
             if idle(nodes):
-                look.judge(check, no_partition(closed))
+                verdicts.add(check, no_usable_partition(closed))
             else:
-                look.skip(check, "no node is idle: jobs run on them, or they are out of service")
+                verdicts.skip(check, "no node is idle: all run jobs or are out of service")
         return
-    look.judge("job", job_over_nodes(*pair))
+    verdicts.add("job", run_multi_node_job(*pair))
     by = re.search(r"^PreemptType\s*=\s*(\S+)", config, re.MULTILINE)
     kind = by[1] if by else ""
-    told = (
+    shown = (
         call(["sacctmgr", "--noheader", "--parsable2", "show", "qos", "format=name,preempt"], CALL_S).text if kind == "preempt/qos" else ""
     )
-    qos = [(name, losers) for name, _, losers in (line.partition("|") for line in told.splitlines())]
+    qos = [(name, losers) for name, _, losers in (line.partition("|") for line in shown.splitlines())]
     sides = preemption_pair(partitions, qos, kind)
     if sides is None:
-        look.skip("preemption", "no partition's tier and no QOS lets one job preempt another")
+        verdicts.skip("preemption", "no partition tier and no QOS allows preemption")
         return
     low, high = sides
     both = [node for node in idle(nodes) if node.name in low.nodes & high.nodes]
     if not both:
-        look.skip("preemption", f"no idle node is in {low.name} and {high.name}")
+        verdicts.skip("preemption", f"no idle node is in {low.name} and {high.name}")
         return
-    look.judge("preemption", Preemption(min(both, key=gpu_count).name).run(low, high))
+    verdicts.add("preemption", PreemptionTest(min(both, key=gpu_count).name).run(low, high))
 
 
-def no_partition(closed: list[str]) -> Trial:
-    """Return that nothing is known of jobs: nodes are idle, and no partition that has them takes a job of the verification."""
-    found = f"no partition with idle nodes takes a job of root: {'; '.join(closed[:5]) or 'Slurm names none'}"
-    return Trial("unknown", "a job that runs", found, "run a job as one of the cluster's users, or state slurm_verify_jobs: false")
+def no_usable_partition(closed: list[str]) -> CheckResult:
+    """Return the result for idle nodes that no partition allows a test job to use."""
+    found = f"no partition with idle nodes accepts a job of root: {'; '.join(closed[:5]) or 'Slurm has no partition'}"
+    return CheckResult("unknown", "a job that runs", found, "run a job as a user of the cluster, or set slurm_verify_jobs: false")
 
 
 def main() -> None:
-    """Read the arguments, look, and report verdicts."""
+    """Run as an Ansible module."""
     module = AnsibleModule(
         argument_spec={
             "host": {"type": "str", "required": True},
             "part": {"type": "str", "required": True, "choices": ["controller", "login", "node"]},
-            "members": {"type": "list", "elements": "str", "required": True},
-            "fragments": {"type": "path", "required": True},
-            "jobs": {"type": "bool", "required": True},
+            "nodes": {"type": "list", "elements": "str", "required": True},
+            "descriptions": {"type": "path", "required": True},
+            "run_jobs": {"type": "bool", "required": True},
             "state_dir": {"type": "path"},
             "private_data": {"type": "list", "elements": "str", "default": []},
         },
         required_if=[("part", "controller", ["state_dir"])],
         supports_check_mode=True,
     )
-    wanted = module.params
-    look = Look(wanted["host"])
-    if wanted["part"] == "controller":
-        look_at_space(look, wanted["state_dir"])
-    if look_at_controllers(look, wanted["part"]):
-        if wanted["part"] == "controller":
-            look_at_isolation(look, wanted["private_data"])
-        nodes = look_at_nodes(look, wanted["members"], Path(wanted["fragments"]))
-        if wanted["jobs"]:
-            look_at_jobs(look, nodes)
+    options = module.params
+    verdicts = Verdicts(options["host"])
+    if options["part"] == "controller":
+        add_space_verdict(verdicts, options["state_dir"])
+    if check_controllers(verdicts, options["part"]):
+        if options["part"] == "controller":
+            check_isolation(verdicts, options["private_data"])
+        nodes = check_nodes(verdicts, options["nodes"], Path(options["descriptions"]))
+        if options["run_jobs"]:
+            check_jobs(verdicts, nodes)
         else:
-            look.skip("job", "slurm_verify_jobs is false")
-    result = {"changed": False, "verdicts": look.verdicts, "stdout": json.dumps({"verdicts": look.verdicts})}
-    failed = [f"{one['host']} {one['check']}: {one['reason']}. Fix: {one['fix']}" for one in look.verdicts if one["verdict"] == "fail"]
+            verdicts.skip("job", "slurm_verify_jobs is false")
+    result = {"changed": False, "verdicts": verdicts.records, "stdout": json.dumps({"verdicts": verdicts.records})}
+    failed = [f"{one['host']} {one['check']}: {one['reason']}. Fix: {one['fix']}" for one in verdicts.records if one["verdict"] == "fail"]
     if failed:
         module.fail_json(msg="; ".join(failed), **result)
     module.exit_json(**result)

@@ -1,7 +1,7 @@
 #!/usr/bin/python
-"""Ask PAM whether sshd of this node would let people in: the Ansible module `slurm_logins`, which changes nothing.
+"""Ansible module `slurm_logins`: verify that PAM of this node rejects SSH logins of users without a job, and accepts root.
 
-Somebody who has no job on the node must be refused, and root must not be. It asks PAM's account stage, as sshd does after it took a key.
+No collection has a module for it. It calls the account stage of PAM, as sshd does after the authentication, and changes nothing.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.safe_files import within
-from ansible.module_utils.slurm_ask import CALL_S, call
+from ansible.module_utils.slurm_commands import CALL_S, call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ansible.module_utils.slurm_ask import Caller
+    from ansible.module_utils.slurm_commands import Caller
 
-    Asker = Callable[[str], "int | None"]
+    PamCheck = Callable[[str], "int | None"]
 
 CHECK = "slurm.logins"
 SCHEMA = "primus.verdict/1"
 SOURCE = "roles/slurm/meta/argument_specs.yml"
 SERVICE = b"sshd"
 PAM_S = 20.0
-# Linux-PAM's _pam_types.h.
+# From _pam_types.h of Linux-PAM.
 PAM_SUCCESS, PAM_PERM_DENIED, PAM_CONV_ERR, PAM_SILENT = 0, 6, 19, 0x8000
-FIX = "apply the phase slurm to this node, and look at /etc/pam.d/sshd and `journalctl -t sshd`"
+FIX = "apply the phase slurm to this node; if it fails again, see /etc/pam.d/sshd and `journalctl -t sshd`"
 
 
-class Finding(NamedTuple):
-    """What the look showed: a verdict word, what was expected and found, and why it is no pass."""
+class CheckResult(NamedTuple):
+    """The verdict, the expected and the found value, and the reason if the verdict is not pass."""
 
     verdict: str
     expected: str = ""
@@ -50,11 +50,11 @@ class _Conversation(ctypes.Structure):
 
 
 def account_stage(account: str) -> int:
-    """Return what PAM's account stage of sshd answers for an account, a number of _pam_types.h.
+    """Return the result of PAM's account stage for sshd and an account, a number of _pam_types.h.
 
-    Where it lets the account in, pam_slurm_adopt puts the calling process into the account's job: call it in a process of its own.
+    pam_slurm_adopt moves the calling process into a job of the account if it accepts the login, so call this in a child process.
     """
-    # Global: pam_slurm_adopt.so names no library of PAM itself, and takes its functions from the program that loads it.
+    # RTLD_GLOBAL: pam_slurm_adopt.so is not linked with libpam and uses the symbols of the program that loads it.
     pam = ctypes.CDLL(ctypes.util.find_library("pam") or "libpam.so.0", mode=ctypes.RTLD_GLOBAL)
     handle = ctypes.c_void_p()
     talk = _Conversation(_Conversation._fields_[0][1](lambda *_: PAM_CONV_ERR), None)
@@ -68,7 +68,7 @@ def account_stage(account: str) -> int:
 
 
 def ask_pam(account: str) -> int | None:
-    """Return the same, asked by a child; None where it does not answer in time or PAM cannot be asked."""
+    """Return the result of `account_stage` in a child process; None if it times out or PAM is not available."""
     try:
         answer: int = within(PAM_S, lambda: account_stage(account))
     except (OSError, AttributeError):
@@ -76,33 +76,34 @@ def ask_pam(account: str) -> int | None:
     return answer
 
 
-def without_job(node: str, people: Sequence[str], caller: Caller = call) -> list[str] | None:
-    """Return the people who have no job on this node; None where no controller answers."""
+def users_without_job(node: str, users: Sequence[str], caller: Caller = call) -> list[str] | None:
+    """Return the users without a job on this node; None if no controller answers."""
     answer = caller(["squeue", "--noheader", f"--nodelist={node}", "--format=%u"], CALL_S)
     if answer.status != 0:
         return None
     busy = set(answer.text.split())
-    return [name for name in people if name not in busy]
+    return [name for name in users if name not in busy]
 
 
-def look(node: str, people: Sequence[str], *, wanted: bool, asker: Asker = ask_pam, caller: Caller = call) -> Finding:
-    """Return what PAM does with root and with one of the people who have no job here."""
-    if not wanted:
-        return Finding("skipped", reason="slurm_pam_adopt is false, or the host is a controller or a login host as well")
-    if not people:
-        return Finding("skipped", reason="users_groups_accounts has nobody without sudo_rules")
-    free = without_job(node, people, caller)
-    if free is None:
-        return Finding("unknown", reason="no controller says whose jobs run here. Fix: see slurm.controller")
-    if not free:
-        return Finding("skipped", reason="everybody has a job on this node")
-    expected = f"{free[0]}, who has no job here, is refused, and root is not"
-    refused, root = asker(free[0]), asker("root")
-    if refused is None or root is None:
-        return Finding("unknown", expected, "PAM does not answer", "PAM does not answer")
-    found = f"PAM answers {refused} for {free[0]} and {root} for root ({PAM_SUCCESS} lets in, {PAM_PERM_DENIED} refuses)"
-    right = refused == PAM_PERM_DENIED and root == PAM_SUCCESS
-    return Finding("pass" if right else "fail", expected, found, "" if right else f"expected: {expected}; {found}")
+def check_logins(node: str, users: Sequence[str], *, enabled: bool, pam: PamCheck = ask_pam, caller: Caller = call) -> CheckResult:
+    """Check that PAM rejects a user without a job on the node and accepts root."""
+    if not enabled:
+        return CheckResult("skipped", reason="slurm_pam_adopt is false, or the host is also a controller or a login host")
+    if not users:
+        return CheckResult("skipped", reason="all accounts of users_groups_accounts have sudo_rules")
+    without_job = users_without_job(node, users, caller)
+    if without_job is None:
+        return CheckResult("unknown", reason="no controller answers, so the users with jobs on this node are unknown")
+    if not without_job:
+        return CheckResult("skipped", reason="all users have a job on this node")
+    user = without_job[0]
+    expected = f"{user}, who has no job here, is rejected, and root is accepted"
+    user_result, root_result = pam(user), pam("root")
+    if user_result is None or root_result is None:
+        return CheckResult("unknown", expected, "PAM does not answer", "PAM does not answer")
+    found = f"PAM returned {user_result} for {user} and {root_result} for root ({PAM_SUCCESS} accepts, {PAM_PERM_DENIED} rejects)"
+    passed = user_result == PAM_PERM_DENIED and root_result == PAM_SUCCESS
+    return CheckResult("pass" if passed else "fail", expected, found, "" if passed else f"expected: {expected}; {found}")
 
 
 def main() -> None:
@@ -110,18 +111,19 @@ def main() -> None:
     module = AnsibleModule(
         {
             "host": {"type": "str", "required": True},
-            "people": {"type": "list", "elements": "str", "required": True},
-            "wanted": {"type": "bool", "required": True},
+            "users": {"type": "list", "elements": "str", "required": True},
+            "enabled": {"type": "bool", "required": True},
         },
         supports_check_mode=True,
     )
     host, started = module.params["host"], time.time()
-    found = look(host, module.params["people"], wanted=module.params["wanted"])
+    found = check_logins(host, module.params["users"], enabled=module.params["enabled"])
     record = {"check": CHECK, "host": host, "verdict": found.verdict, "expected": found.expected, "found": found.found}
-    bad = {} if found.verdict == "pass" else {"reason": found.reason, "fix": "" if found.verdict == "skipped" else FIX}
+    fix = "" if found.verdict == "skipped" else FIX
+    reason = {} if found.verdict == "pass" else {"reason": found.reason, "fix": fix}
     verdict: dict[str, Any] = {
         **record,
-        **bad,
+        **reason,
         "source": SOURCE,
         "started": started,
         "seconds": round(time.time() - started, 3),

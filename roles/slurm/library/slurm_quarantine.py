@@ -1,8 +1,8 @@
 #!/usr/bin/python
-"""Keep quarantined nodes out of Slurm's service, or give one back: the Ansible module `slurm_quarantine`.
+"""Ansible module `slurm_quarantine`: drain the nodes that have a quarantine record, or resume released ones.
 
-It asks the controllers and never the node, which may be dead. Jobs go on unless `force` has them queued again. A drain by an
-administrator keeps its own reason, and is never lifted.
+No collection has a module for it. It uses only the controllers: the node may be dead. Jobs continue, except those of `requeue_node`. A
+drain by an administrator keeps its reason and is never resumed.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.slurm_ask import CALL_S, call, look_at_node, parse_nodes, serves_already
+from ansible.module_utils.slurm_commands import CALL_S, call, get_node, is_in_service, parse_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Sequence
 
-    from ansible.module_utils.slurm_ask import Caller, SeenNode
+    from ansible.module_utils.slurm_commands import Caller, NodeState
 
-# Any drain of this project's own, by the health check or by a quarantine, begins so.
-OURS = ("primus:", "primus quarantine:")
+# Reasons of drains by this project: the health check, verbs, and quarantines.
+OWN_REASONS = ("primus:", "primus quarantine:")
 REASON_CHARS = 200
 REASON = re.compile(r"primus quarantine: ([^:]+): (.+)")
 SCHEMA = "primus.quarantine/1"
@@ -30,80 +30,80 @@ ON_NODE = "--states=RUNNING,COMPLETING,CONFIGURING,SUSPENDED,STOPPED,STAGE_OUT"
 
 
 class RefusedError(Exception):
-    """The controllers refused a change; the text says what, and how to mend it."""
+    """Slurm rejected a change, or a record is invalid; the text has the fix."""
 
 
 def reason_of(owner: str, reason: str = "") -> str:
-    """Return the reason that `sinfo -R` shows for a quarantine, or how those of one owner begin."""
+    """Return the reason of a quarantine's drain, or the beginning of all reasons of an owner."""
     return f"primus quarantine: {owner}: {reason}"[:REASON_CHARS]
 
 
-def words_to_drain(node: SeenNode, reason: str) -> list[str]:
-    """Return what to tell the controllers so that no job starts there; nothing where that is so, or an administrator saw to it."""
-    settled = node.drained and (node.reason == reason or not node.reason.startswith(OURS))
-    return [] if settled else ["State=DRAIN", f"Reason={reason}"]
+def drain_arguments(node: NodeState, reason: str) -> list[str]:
+    """Return the arguments of scontrol that drain the node; none if it is drained with this reason or by an administrator."""
+    drained = node.drained and (node.reason == reason or not node.reason.startswith(OWN_REASONS))
+    return [] if drained else ["State=DRAIN", f"Reason={reason}"]
 
 
-def words_to_resume(node: SeenNode, owner: str) -> list[str]:
-    """Return what to tell the controllers so that jobs start there again; nothing where the drain is somebody else's."""
+def resume_arguments(node: NodeState, owner: str) -> list[str]:
+    """Return the arguments of scontrol that resume the node; none if the drain is not a quarantine of this owner."""
     return ["State=RESUME"] if node.drained and node.reason.startswith(reason_of(owner)) else []
 
 
 class Nodes:
-    """The nodes as the controllers keep them."""
+    """The nodes at the controllers."""
 
     def __init__(self, *, check: bool = False, caller: Caller = call) -> None:
-        """Keep how to ask; `said` gathers what there is to say."""
+        """Store the check mode and how to run commands; `messages` are for the result."""
         self.check = check
         self.caller = caller
         self.changed = False
-        self.said: list[str] = []
+        self.messages: list[str] = []
 
-    def quarantine(self, name: str, owner: str, reason: str, *, force: bool) -> None:
-        """Let no further job start on a node; with `force`, have those that run there queued again."""
-        node = look_at_node(name, self.caller)
+    def quarantine(self, name: str, owner: str, reason: str, *, requeue: bool) -> None:
+        """Drain a node; with `requeue`, requeue its jobs."""
+        node = get_node(name, self.caller)
         if node is None:
-            self.said.append(f"Slurm knows no {name}")
+            self.messages.append(f"Slurm does not know {name}")
             return
         text = reason_of(owner, reason)
-        self._update(name, words_to_drain(node, text))
-        if node.drained and not node.reason.startswith(OURS):
-            self.said.append(f"{name} was drained already, because of `{node.reason}`: that reason stays")
-        if force and self._has_jobs(name):
-            # Down, and not `scontrol requeue`: it also ends jobs that cannot be queued again, and needs no word from the node.
+        self._update(name, drain_arguments(node, text))
+        if node.drained and not node.reason.startswith(OWN_REASONS):
+            self.messages.append(f"{name} was drained before with the reason `{node.reason}`, which stays")
+        if requeue and self._has_jobs(name):
+            # State=DOWN instead of `scontrol requeue`: it also ends jobs that cannot be requeued, and does not need the node.
             self._update(name, ["State=DOWN", f"Reason={text}"])
 
     def release(self, name: str, owner: str) -> None:
-        """Lift the drain of a quarantine of this owner's."""
-        node = look_at_node(name, self.caller)
-        words = words_to_resume(node, owner) if node else []
+        """Resume a node that is drained by a quarantine of this owner."""
+        node = get_node(name, self.caller)
+        words = resume_arguments(node, owner) if node else []
         try:
             self._update(name, words)
         except RefusedError:
-            if not serves_already(name, self.caller):
+            if not is_in_service(name, self.caller):
                 raise
         if node and node.drained and not words:
-            self.said.append(f"{name} stays drained in Slurm, because of `{node.reason}`, which is another's to lift")
+            self.messages.append(f"{name} stays drained in Slurm: its reason `{node.reason}` is not that of this quarantine")
 
-    def forget(self, folder: Path, name: str) -> None:
-        """Remove the record of a node that serves again."""
+    def remove_record(self, folder: Path, name: str) -> None:
+        """Remove the record of a released node."""
         self.changed = True
         if not self.check:
             (folder / f"{name}.json").unlink()
 
-    def adopt(self, folder: Path, known: Container[str]) -> None:
-        """Write the records that were lost, from what Slurm tells; where no controller answers there is nothing to tell."""
+    def restore_records(self, folder: Path, known: Container[str]) -> None:
+        """Write missing records from the reasons of drains; does nothing if no controller answers."""
         answer = self.caller(["scontrol", "--oneliner", "show", "nodes"], CALL_S)
         lost = lost_records(parse_nodes(answer.text if answer.status == 0 else ""), known, time.time())
         self.changed |= bool(lost)
-        self.said += [f"the quarantine of {record['host']} was recorded nowhere: its record is written again" for record in lost]
+        self.messages += [f"the quarantine of {record['host']} had no record; it is written again" for record in lost]
         if not self.check:
             write_records(folder, lost)
 
     def _has_jobs(self, name: str) -> bool:
         answer = self.caller(["squeue", "--noheader", f"--nodelist={name}", ON_NODE, "--format=%A"], CALL_S)
         if answer.status != 0:
-            raise RefusedError(f"which jobs {name} has cannot be told: {answer.text[:200]}. Fix: see `scontrol ping`")
+            raise RefusedError(f"the jobs of {name} cannot be listed: {answer.text[:200]}. Fix: run `scontrol ping` on a controller")
         return bool(answer.text.strip())
 
     def _update(self, name: str, words: Sequence[str]) -> None:
@@ -114,13 +114,14 @@ class Nodes:
             return
         answer = self.caller(["scontrol", "update", f"NodeName={name}", *words], CALL_S)
         if answer.status != 0:
-            raise RefusedError(f"Slurm refuses {' '.join(words)} for {name}: {answer.text[:200]}. Fix: run it as root on a controller")
+            command = f"scontrol update NodeName={name} {' '.join(words)}"
+            raise RefusedError(f"`{command}` failed: {answer.text[:200]}. Fix: run it as root on a controller")
 
 
-def lost_records(nodes: Iterable[SeenNode], known: Container[str], now: float) -> list[dict[str, Any]]:
-    """Return records of nodes whose drain is a quarantine's that nobody has a record of, as after a reset that kept Slurm's state.
+def lost_records(nodes: Iterable[NodeState], known: Container[str], now: float) -> list[dict[str, Any]]:
+    """Return records for nodes that are drained by a quarantine without a record, for example after a reset that kept Slurm's state.
 
-    Their time is now: what Slurm tells of it is no time to compare with a host's health.
+    Their time is now: the time of the drain in Slurm cannot be compared with the time of a health record.
     """
     found = [(node.name, REASON.match(node.reason)) for node in nodes if node.drained and node.name not in known]
     return [
@@ -131,7 +132,7 @@ def lost_records(nodes: Iterable[SeenNode], known: Container[str], now: float) -
 
 
 def write_records(folder: Path, records: Iterable[dict[str, Any]]) -> None:
-    """Write records, each as a whole or not at all."""
+    """Write records atomically."""
     for record in records:
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         fresh = folder / f".{record['host']}.new"
@@ -139,11 +140,11 @@ def write_records(folder: Path, records: Iterable[dict[str, Any]]) -> None:
         fresh.replace(folder / f"{record['host']}.json")
 
 
-def records_in(folder: Path) -> list[dict[str, Any]]:
-    """Return the records of the quarantines that stand, in the order of the hosts' names.
+def read_records(folder: Path) -> list[dict[str, Any]]:
+    """Return all records, sorted by host.
 
     Raises:
-        RefusedError: a file that is no record. Nobody is let back on the strength of a record that cannot be read.
+        RefusedError: A file is not a valid record. An unreadable record must not release a host.
     """
     found = []
     for path in sorted(folder.glob("*.json")):
@@ -151,47 +152,46 @@ def records_in(folder: Path) -> list[dict[str, Any]]:
             record = json.loads(path.read_text(encoding="utf-8"))
             found.append({**record, **{name: str(record[name]) for name in ("host", "owner", "reason")}})
         except (ValueError, KeyError, TypeError) as error:
-            how = "remove it; where the node is still drained in Slurm the next apply writes it again from the drain's reason"
-            raise RefusedError(f"{path} is no record of a quarantine: {error!r}. Fix: {how}") from error
+            fix = "remove it; if the node is still drained in Slurm, the next apply writes it again from the reason of the drain"
+            raise RefusedError(f"{path} is not a quarantine record: {error!r}. Fix: {fix}") from error
     return found
 
 
 def main() -> None:
-    """Read the arguments, ask, change and report."""
+    """Run as an Ansible module."""
     module = AnsibleModule(
         argument_spec={
-            "state": {"type": "str", "required": True, "choices": ["kept", "released"]},
-            "folder": {"type": "path", "required": True},  # where the records lie
-            "force": {"type": "str", "default": ""},  # kept: the node whose jobs are queued again
-            # released: of these nodes, those that this owner has out of service (any owner's, where it is empty); `forget` removes
-            # the record with the drain.
+            "state": {"type": "str", "required": True, "choices": ["drained", "resumed"]},
+            "folder": {"type": "path", "required": True},  # of the records
+            "requeue_node": {"type": "str", "default": ""},  # drained: requeue the jobs of this node
+            # resumed: the nodes to resume if their quarantine is of this owner (empty: of any), and whether their records are removed
             "nodes": {"type": "list", "elements": "str", "default": []},
             "owner": {"type": "str", "default": ""},
-            "forget": {"type": "bool", "default": False},
+            "remove_record": {"type": "bool", "default": False},
         },
         supports_check_mode=True,
     )
-    wanted = module.params
+    options = module.params
     nodes = Nodes(check=module.check_mode)
     try:
-        folder = Path(wanted["folder"])
-        records = records_in(folder)
-        if wanted["state"] == "kept":
+        folder = Path(options["folder"])
+        records = read_records(folder)
+        if options["state"] == "drained":
             for one in records:
-                nodes.quarantine(one["host"], one["owner"], one["reason"], force=one["host"] == wanted["force"])
-            nodes.adopt(folder, {one["host"] for one in records})
-        for one in records if wanted["state"] == "released" else ():
-            if one["host"] in wanted["nodes"] and wanted["owner"] in ("", one["owner"]):
+                nodes.quarantine(one["host"], one["owner"], one["reason"], requeue=one["host"] == options["requeue_node"])
+            nodes.restore_records(folder, {one["host"] for one in records})
+        for one in records if options["state"] == "resumed" else ():
+            if one["host"] in options["nodes"] and options["owner"] in ("", one["owner"]):
                 nodes.release(one["host"], one["owner"])
-                if wanted["forget"]:
-                    nodes.forget(folder, one["host"])
+                if options["remove_record"]:
+                    nodes.remove_record(folder, one["host"])
     except ConnectionError as error:
         module.fail_json(
-            msg=f"no controller answers: {error}. Fix: `systemctl status slurmctld munge` on the controllers", changed=nodes.changed
+            msg=f"no controller answers: {error}. Fix: run `systemctl status slurmctld munge` on the controllers", changed=nodes.changed
         )
     except (RefusedError, OSError, ValueError, KeyError) as error:
         module.fail_json(msg=f"{error!s}", changed=nodes.changed)
-    module.exit_json(changed=nodes.changed, msg="; ".join(nodes.said))
+    module.exit_json(changed=nodes.changed, msg="; ".join(nodes.messages))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 # ruff: noqa: INP001 - Ansible gives it its package: ansible.module_utils
-"""Slurm's configuration as text, from what the site states and what the nodes are: pure functions, the same input gives the same bytes.
+"""Generate the configuration files of Slurm from settings and node descriptions. The same input gives the same text.
 
 Sources: slurm.conf(5), gres.conf(5), cgroup.conf(5) and topology.conf(5) of Slurm 22.05 and 24.11, https://slurm.schedmd.com/archive/.
 """
@@ -9,34 +9,35 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Any
 
+from ansible.module_utils.slurm_host_lists import Fleet, add_spare_partition, compress, select_nodes
 from ansible.module_utils.slurm_nodes import Node, gres_conf, topology_conf
-from ansible.module_utils.slurm_wishes import Fleet, choose, compress, with_spare
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-HEADER = "# Ansible managed: role slurm of primus-bootstrap; what is changed here by hand is overwritten.\n"
-# slurmctld 22.05 does not start without a line for a node ("no nodes configured"); FUTURE is one that nobody sees.
+HEADER = "# Ansible managed: role slurm of primus-bootstrap. Manual changes are overwritten.\n"
+# slurmctld 22.05 does not start without a node ("no nodes configured"). A FUTURE node is not shown.
 NO_NODE = "NodeName=absent State=FUTURE\n"
-# slurm.conf(5), "SlurmctldParameters": changes of all others need slurmctld to be restarted. Jobs go on while it is.
+# Keys that slurmctld rereads; slurm.conf(5), "SlurmctldParameters". All others require a restart, during which jobs continue.
 RECONFIGURED = frozenset(
     (
         *("epilog", "healthcheckinterval", "healthchecknodestate", "healthcheckprogram", "killwait", "partitionname", "prolog"),
         *("requeueexit", "returntoservice", "slurmctldtimeout", "slurmdtimeout", "taskprolog"),
     )
 )
-# What slurmd reads at its start only.
+# Keys that slurmd reads only at its start.
 NODE_KEYS = frozenset(
     (
         *("authtype", "credtype", "grestypes", "jobacctgathertype", "mpidefault", "proctracktype", "slurmdparameters"),
         *("jobcontainertype", "prologflags", "slurmdport", "slurmdspooldir", "slurmuser", "taskplugin"),
     )
 )
-# What a job gets that states no size, for the cluster and for a partition: slurm.conf(5). Without the first a job with eight GPUs gets one
-# core and that core's memory, for Slurm counts one CPU a task. `scontrol` shows it as JobDefaults, which is no key of slurm.conf.
+# Defaults of jobs that request no CPUs or memory, for the cluster and for partitions: slurm.conf(5). Without them, a job with eight GPUs
+# gets one core and its memory, because Slurm allocates one CPU per task. `scontrol` shows them as JobDefaults, which is not a key of
+# slurm.conf.
 CPUS_PER_GPU, MEMORY_PER_CPU = "DefCpuPerGPU", "DefMemPerCPU"
-# Since this release job_container.conf knows `Shared`. Before it, a job with its own /tmp never sees a file system that is mounted after
-# its start, such as /jfs when it is mounted again: "Set root filesystem" in src/plugins/job_container/tmpfs of github.com/SchedMD/slurm.
+# First release with `Shared` in job_container.conf. Without it, a job with a private /tmp does not see file systems that are mounted after
+# its start, such as a remounted /jfs: "Set root filesystem" in src/plugins/job_container/tmpfs of github.com/SchedMD/slurm.
 SHARED_MOUNTS = (23, 2)
 PRIVATE_TMP = "JobContainerType=job_container/tmpfs\n"
 PARTITION_KEYS = {
@@ -56,19 +57,19 @@ PARTITION_KEYS = {
 
 
 def digest(text: str) -> str:
-    """Return what tells two texts apart."""
+    """Return the SHA-256 digest of a text."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def value(given: Any) -> str:
-    """Return a value as slurm.conf spells it."""
+    """Return a value in the syntax of slurm.conf."""
     if isinstance(given, bool):
         return "YES" if given else "NO"
     return ",".join(str(one) for one in given) if isinstance(given, (list, tuple)) else str(given)
 
 
 def preemption(partitions: Sequence[Mapping[str, Any]], qos: Sequence[Mapping[str, Any]]) -> str:
-    """Return the plug-in that decides who gives way: by quality of service where one names another, else by partitions' tiers."""
+    """Return the preemption plug-in: by QOS if one preempts another, else by the tiers of partitions; empty if there is only one tier."""
     if any(one.get("preempt") for one in qos):
         return "preempt/qos"
     tiers = {one.get("priority_tier", 1) for one in partitions}
@@ -76,31 +77,31 @@ def preemption(partitions: Sequence[Mapping[str, Any]], qos: Sequence[Mapping[st
 
 
 def tracking(nodes: Sequence[Node], *, proctrack: str, task_plugins: str, private_tmp: bool = False) -> dict[str, str]:
-    """Return how processes are kept together: as stated, else by control groups where every node can."""
+    """Return the settings that track and confine processes: as set, else with cgroups if every node supports them."""
     able = bool(nodes) and all(node.cgroup for node in nodes)
     by = proctrack if proctrack != "auto" else "proctrack/cgroup" if able else "proctrack/linuxproc"
     tasks = task_plugins if task_plugins != "auto" else "task/cgroup,task/affinity" if by == "proctrack/cgroup" and able else ""
-    # pam_slurm_adopt finds an account's jobs by the step that Contain adds to each; seen without control groups too, in 22.05 and 24.11.
+    # pam_slurm_adopt finds jobs by the step that Contain adds. This works without cgroups too (checked with 22.05 and 24.11).
     lines = {"ProctrackType": by, "PrologFlags": "Contain"}
     shares_mounts = bool(nodes) and all(_number(node.release) >= SHARED_MOUNTS for node in nodes)
     lines |= {"JobContainerType": "job_container/tmpfs"} if private_tmp and by == "proctrack/cgroup" and shares_mounts else {}
     lines |= {"TaskPlugin": tasks} if tasks else {}
     if "task/cgroup" not in tasks:
         return lines
-    # Only control groups hold a job to the memory that it asked for; without them memory is not handed out either.
+    # Only cgroups limit the memory of a job. Without them, memory is not allocated.
     share = memory_per_cpu(nodes)
     return {**lines, "SelectTypeParameters": "CR_Core_Memory", **({MEMORY_PER_CPU: str(share)} if share else {})}
 
 
 def memory_per_cpu(nodes: Sequence[Node]) -> int:
-    """Return how much memory in MiB goes with each CPU of these nodes, on the poorest of them."""
+    """Return the memory per CPU in MiB, the minimum of these nodes."""
     return min((node.memory_mib // node.cpus for node in nodes), default=0)
 
 
 def cpus_per_gpu(nodes: Sequence[Node]) -> int:
-    """Return how many CPUs each GPU of these nodes can have, on the poorest of them; 0 where there are no GPUs, or too few CPUs.
+    """Return the CPUs per GPU, the minimum of these nodes; 0 without GPUs, or with fewer cores than GPUs.
 
-    Cores are not divided: of eight jobs with a GPU each, all find their share.
+    Cores are not split between jobs, so that eight jobs with one GPU each fit on the node.
     """
     shares = []
     for node in nodes:
@@ -110,13 +111,13 @@ def cpus_per_gpu(nodes: Sequence[Node]) -> int:
     return min(shares, default=0)
 
 
-def own_shares(nodes: Sequence[Node], lines: Mapping[str, str], stated: Iterable[str]) -> dict[str, str]:
-    """Return the shares of a partition's nodes that differ from the whole cluster's, but for those of which the site has stated one.
+def partition_shares(nodes: Sequence[Node], lines: Mapping[str, str], stated: Iterable[str]) -> dict[str, str]:
+    """Return the CPU and memory shares of a partition's nodes that differ from those of the cluster.
 
     Args:
-        nodes: The partition's nodes.
-        lines: What the whole cluster has.
-        stated: The keys that the site writes itself, for all or for this partition.
+        nodes: The nodes of the partition.
+        lines: The settings of the cluster.
+        stated: Keys that hosts.yaml sets for the cluster or for this partition; they win.
     """
     # DefMemPerCPU, DefMemPerGPU and DefMemPerNode exclude each other.
     own = " ".join(stated).lower()
@@ -126,8 +127,8 @@ def own_shares(nodes: Sequence[Node], lines: Mapping[str, str], stated: Iterable
 
 
 def slurm_conf(settings: Mapping[str, Any], nodes: Sequence[Node], fleet: Fleet) -> str:
-    """Return slurm.conf. A node without fragment has no line, and is in no partition until it has one."""
-    partitions = with_spare(settings["partitions"], fleet)
+    """Return slurm.conf. Nodes without a description are left out."""
+    partitions = add_spare_partition(settings["partitions"], fleet)
     lines = {**_cluster(settings), **_scheduling(settings, nodes, partitions), **_accounting(settings, nodes)}
     lines = _with_extra(lines, settings["extra"])
     text = "".join(f"{key}={content}\n" for key, content in lines.items())
@@ -139,7 +140,7 @@ def slurm_conf(settings: Mapping[str, Any], nodes: Sequence[Node], fleet: Fleet)
 
 
 def _cluster(settings: Mapping[str, Any]) -> dict[str, str]:
-    wanted = {
+    settings_by_key = {
         "ClusterName": settings["cluster_name"],
         "AuthType": "auth/munge",
         "SlurmUser": settings["slurm_user"],
@@ -163,10 +164,10 @@ def _cluster(settings: Mapping[str, Any]) -> dict[str, str]:
         "PrivateData": settings["private_data"],
     }
     if settings["health_check"]:
-        wanted["HealthCheckProgram"] = settings["health_check"]["program"]
-        wanted["HealthCheckInterval"] = settings["health_check"]["interval_s"]
-        wanted["HealthCheckNodeState"] = "ANY"
-    return {key: value(given) for key, given in wanted.items() if given not in ("", [])}
+        settings_by_key["HealthCheckProgram"] = settings["health_check"]["program"]
+        settings_by_key["HealthCheckInterval"] = settings["health_check"]["interval_s"]
+        settings_by_key["HealthCheckNodeState"] = "ANY"
+    return {key: value(given) for key, given in settings_by_key.items() if given not in ("", [])}
 
 
 def _scheduling(settings: Mapping[str, Any], nodes: Sequence[Node], partitions: Sequence[Mapping[str, Any]]) -> dict[str, str]:
@@ -209,43 +210,43 @@ def _accounting(settings: Mapping[str, Any], nodes: Sequence[Node]) -> dict[str,
 
 
 def _with_extra(lines: Mapping[str, str], extra: Mapping[str, Any]) -> dict[str, str]:
-    """Return the lines with the site's own, which take the place of one of ours whatever its letters' case."""
+    """Add slurm_extra_conf. A key replaces the same key of the role, ignoring case."""
     own = {key.lower(): key for key in lines}
     stated = {own.get(key.lower(), key): value(given) for key, given in extra.items()}
     return {**lines, **dict(sorted(stated.items()))}
 
 
 def _partition(one: Mapping[str, Any], fleet: Fleet, known: Mapping[str, Node], lines: Mapping[str, str], site: Mapping[str, Any]) -> str:
-    names = [name for name in choose(one.get("nodes", "all"), fleet).nodes if name in known]
+    names = [name for name in select_nodes(one.get("nodes", "all"), fleet).nodes if name in known]
     words = [f"PartitionName={one['name']}", f"Nodes={compress(names)}" if names else ""]
     words.append(f"Default={value(bool(one.get('default', False)))}")
     stated = {**one, "exclusive": "EXCLUSIVE" if one.get("exclusive") else None}
     stated |= {name: str(one[name]).upper() for name in ("preempt_mode", "state") if one.get(name)}
     words += [f"{key}={value(stated[name])}" for name, key in PARTITION_KEYS.items() if stated.get(name) not in (None, "", [])]
     extra = one.get("extra") or {}
-    words += [f"{key}={share}" for key, share in own_shares([known[name] for name in names], lines, [*site, *extra]).items()]
+    words += [f"{key}={share}" for key, share in partition_shares([known[name] for name in names], lines, [*site, *extra]).items()]
     words += [f"{key}={value(given)}" for key, given in sorted(extra.items())]
     return " ".join(word for word in words if word) + "\n"
 
 
 def topology(settings: Mapping[str, Any], nodes: Sequence[Node]) -> str:
-    """Return topology.conf, empty where there is none to tell or none is wanted."""
+    """Return topology.conf; empty if slurm_topology is none or all nodes are in one place."""
     return topology_conf(nodes) if settings["topology"] == "auto" else ""
 
 
 def cgroup_conf(conf: str, nodes: Sequence[Node]) -> str:
-    """Return cgroup.conf for this slurm.conf: what a job is held to, or that control groups are not used."""
+    """Return cgroup.conf for this slurm.conf: the constraints of jobs, or that cgroups are disabled."""
     if "ProctrackType=proctrack/cgroup\n" in conf:
         return "ConstrainCores=yes\nConstrainDevices=yes\nConstrainRAMSpace=yes\n"
-    # CgroupPlugin=disabled came with 23.02; before it, nobody looks at control groups without a plug-in that needs them.
+    # CgroupPlugin=disabled exists since 23.02. Before it, cgroups are used only by plug-ins that need them.
     modern = bool(nodes) and all(_number(node.release) >= (23, 2) for node in nodes)
     return "CgroupPlugin=disabled\n" if modern else ""
 
 
 def job_container_conf(conf: str, spool_dir: str) -> str:
-    """Return job_container.conf for this slurm.conf: where the folders lie that jobs have as their own /tmp and /dev/shm.
+    """Return job_container.conf for this slurm.conf: the folder of the private /tmp of jobs. /dev/shm is private too.
 
-    Source: job_container.conf(5) of Slurm 24.11. /dev/shm is a job's own as well without being named.
+    Source: job_container.conf(5) of Slurm 24.11.
     """
     return f"AutoBasePath=true\nBasePath={spool_dir}/job_container\nShared=true\n" if PRIVATE_TMP in conf else ""
 
@@ -255,31 +256,31 @@ def _number(release: str) -> tuple[int, ...]:
 
 
 def all_files(settings: Mapping[str, Any], nodes: Sequence[Node], fleet: Fleet) -> dict[str, str]:
-    """Return every file by name; an empty one is not to be there.
+    """Return every file by name. An empty text means that the file must not exist.
 
     Raises:
-        ValueError: ranges or switches that contradict each other.
+        ValueError: Ranges or switches are invalid.
     """
     conf = slurm_conf(settings, nodes, fleet)
     others = {"gres.conf": gres_conf(nodes), "topology.conf": topology(settings, nodes), "cgroup.conf": cgroup_conf(conf, nodes)}
     others["job_container.conf"] = job_container_conf(conf, settings["spool_dir"])
     files = {"slurm.conf": conf, **{name: HEADER + text if text else "" for name, text in others.items()}}
-    marks = f"# primus restart_digest={restart_digest(files)} node_digest={node_digest(files)}\n"
-    return {**files, "slurm.conf": HEADER + marks + conf.removeprefix(HEADER)}
+    digests = f"# primus restart_digest={restart_digest(files)} node_digest={node_digest(files)}\n"
+    return {**files, "slurm.conf": HEADER + digests + conf.removeprefix(HEADER)}
 
 
 def _keyed(conf: str, *, only: frozenset[str] = frozenset(), without: frozenset[str] = frozenset()) -> str:
-    """Return the lines of slurm.conf whose key is one of `only` and none of `without`."""
+    """Return the lines of slurm.conf whose key is in `only` and not in `without`."""
     lines = [line for line in conf.splitlines() if line and not line.startswith("#")]
     keys = [(line.partition("=")[0].lower(), line) for line in lines]
     return "\n".join(line for key, line in keys if (not only or key in only) and key not in without)
 
 
 def restart_digest(files: Mapping[str, str]) -> str:
-    """Return a digest of everything that slurmctld reads at its start only."""
+    """Return a digest of everything that slurmctld reads only at its start."""
     return digest(_keyed(files["slurm.conf"], without=RECONFIGURED) + files["topology.conf"])
 
 
 def node_digest(files: Mapping[str, str]) -> str:
-    """Return a digest of everything that slurmd reads at its start only; it does not change when other nodes come or go."""
+    """Return a digest of everything that slurmd reads only at its start. Adding and removing other nodes does not change it."""
     return digest(_keyed(files["slurm.conf"], only=NODE_KEYS) + files["cgroup.conf"] + files["job_container.conf"])

@@ -1,5 +1,5 @@
 # ruff: noqa: INP001 - Ansible gives it its package: ansible.module_utils
-"""The nodes of a cluster, from the fragments that `slurm_node_facts` makes: their lines in slurm.conf, gres.conf and topology.conf."""
+"""Generate the lines of slurm.conf, gres.conf and topology.conf from the node descriptions of the module `slurm_node_facts`."""
 
 from __future__ import annotations
 
@@ -8,29 +8,26 @@ import json
 from dataclasses import MISSING, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from ansible.module_utils.slurm_wishes import compress
+from ansible.module_utils.slurm_host_lists import compress
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
 SCHEMA = "primus.slurm_node/1"
-UNPLACED = "unplaced"
+UNKNOWN_SWITCH = "unplaced"
 FABRIC = "fabric"
-# Jobs get the nodes of the lowest weight that serve; without a word it is 1: slurm.conf(5), "Weight".
+# Slurm prefers nodes of a low weight; the default is 1: slurm.conf(5), "Weight".
 SPARE_WEIGHT = 1000
-# Which variables tell a job its GPUs. Without one Slurm sets those of every vendor, and HIP, which reads CUDA_VISIBLE_DEVICES too, counts
-# it among what ROCR_VISIBLE_DEVICES has left: a job with GPUs 4 to 7 sees none. gres.conf(5) of Slurm 21.08 and later, "Flags", and
-# https://rocm.docs.amd.com/en/latest/conceptual/gpu-isolation.html.
+# The environment variables that select the GPUs of a job. Without a flag, Slurm sets those of all vendors. HIP applies both
+# ROCR_VISIBLE_DEVICES and CUDA_VISIBLE_DEVICES, one after the other: a job with GPUs 4 to 7 would see none. gres.conf(5) of Slurm 21.08
+# and later, "Flags", and https://rocm.docs.amd.com/en/latest/conceptual/gpu-isolation.html.
 GPU_FLAGS = {"amd": "amd_gpu_env", "nvidia": "nvidia_gpu_env"}
 
 
 @dataclass(frozen=True)
 class Node:
-    """One host that runs jobs. Memory in MiB; `cgroup` is v1, v2 or empty where Slurm cannot use any.
-
-    `release` is Slurm's, as 22.05; `container` tells a container from a host with a kernel of its own.
-    """
+    """One node. `cgroup` is v1, v2, or empty if Slurm cannot use cgroups. `release` is that of Slurm, such as 22.05."""
 
     name: str
     address: str
@@ -50,10 +47,10 @@ class Node:
     cgroup_reason: str
     release: str
     gpu_vendor: str = ""
-    container: bool = True  # what an earlier release wrote does not say it; unknown is not held against a host
+    container: bool = True  # missing in descriptions of earlier releases
 
     def line(self, *, spare: bool = False) -> str:
-        """Return the node's line in slurm.conf; spare nodes are taken last."""
+        """Return the line of the node in slurm.conf. Spare nodes have a high weight."""
         words = [f"NodeName={self.name}"]
         words += [f"NodeHostname={self.hostname}"] if self.hostname and self.hostname != self.name else []
         words += [f"NodeAddr={self.address}"] if self.address and self.address != self.name else []
@@ -65,15 +62,15 @@ class Node:
 
 
 def parse_node(text: str) -> Node:
-    """Return the node that a fragment describes.
+    """Parse a node description.
 
     Raises:
-        ValueError: it is no fragment of this schema.
+        ValueError: It does not have this schema.
     """
     data = json.loads(text)
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
-        raise ValueError(f"it is not of the schema {SCHEMA}")
-    # One that an earlier release of the role wrote, of a host that is away, still counts.
+        raise ValueError(f"its schema is not {SCHEMA}")
+    # A description by an earlier release of the role, of a host that is down, is still valid.
     missing = sorted({one.name for one in fields(Node) if one.default is MISSING} - set(data))
     if missing:
         raise ValueError(f"it lacks {', '.join(missing)}")
@@ -82,14 +79,14 @@ def parse_node(text: str) -> Node:
 
 @dataclass(frozen=True)
 class Fragments:
-    """The nodes in inventory order, and why each other member of the group was left out."""
+    """The nodes in inventory order, and the reason for each member of the group that has no valid description."""
 
     nodes: tuple[Node, ...]
     left_out: Mapping[str, str]
 
 
 def read_fragments(folder: Path, members: Sequence[str]) -> Fragments:
-    """Read the fragment of every member; one of a host that is no member any more is not looked at."""
+    """Read the description of every member."""
     nodes: list[Node] = []
     left_out: dict[str, str] = {}
     for name in members:
@@ -97,22 +94,22 @@ def read_fragments(folder: Path, members: Sequence[str]) -> Fragments:
         try:
             node = parse_node(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
-            left_out[name] = "it has not told its size yet"
+            left_out[name] = "it has no description yet"
         except (OSError, ValueError) as error:
             left_out[name] = f"{path} cannot be read: {error}"
         else:
             if node.name == name:
                 nodes.append(node)
             else:
-                left_out[name] = f"{path} is of {node.name}"
+                left_out[name] = f"{path} describes {node.name}"
     return Fragments(tuple(nodes), left_out)
 
 
 def gres_conf(nodes: Iterable[Node]) -> str:
-    """Return gres.conf: which device files are the GPUs, one line for all nodes that are alike.
+    """Return gres.conf: the device files of the GPUs, with one line for all equal nodes.
 
-    A file that is absent is not named: slurmd would wait for it in silence. Such a node registers fewer GPUs than its line
-    in slurm.conf has, and slurmctld gives it no jobs and says so.
+    A missing device file is not listed, because slurmd would wait for it silently. The node then registers fewer GPUs than slurm.conf has
+    for it, and slurmctld logs that and starts no jobs on it.
     """
     alike: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}
     for node in nodes:
@@ -126,12 +123,12 @@ def gres_conf(nodes: Iterable[Node]) -> str:
 
 
 def topology_conf(nodes: Sequence[Node]) -> str:
-    """Return topology.conf: the switches as stated, else racks, else subnets; empty where nothing tells the nodes apart.
+    """Return topology.conf from switches, else racks, else subnets; empty if all nodes are in one.
 
     Raises:
-        ValueError: a switch is stated below two others, or below itself.
+        ValueError: A switch is below two others, or below itself.
     """
-    paths = _places(nodes)
+    paths = _switch_paths(nodes)
     if not paths:
         return ""
     leaves: dict[str, list[str]] = {}
@@ -140,13 +137,13 @@ def topology_conf(nodes: Sequence[Node]) -> str:
         leaves.setdefault(path[-1], []).append(name)
         for parent, child in zip(["", *path], path):  # noqa: B905 (strict= came with Python 3.10, hosts have 3.9)
             if parents.setdefault(child, parent) != parent or path.count(child) > 1:
-                raise ValueError(f"switch {child} is stated below {parents[child] or 'nothing'} and below {parent or 'nothing'}")
+                raise ValueError(f"switch {child} is below {parents[child] or 'nothing'} and below {parent or 'nothing'}")
     children: dict[str, list[str]] = {}
     for child, parent in parents.items():
         children.setdefault(parent, []).append(child)
     both = sorted(set(leaves) & set(children))
     if both:
-        raise ValueError(f"switch {both[0]} holds nodes and switches; Slurm knows only one of the two")
+        raise ValueError(f"switch {both[0]} has nodes and switches below it; Slurm allows only one of the two")
     roots = children.pop("")
     if len(roots) > 1:
         children[FABRIC] = roots
@@ -155,21 +152,21 @@ def topology_conf(nodes: Sequence[Node]) -> str:
     return "".join(lines)
 
 
-def _places(nodes: Sequence[Node]) -> dict[str, list[str]]:
-    """Return the switches above each node, from the top down to its own."""
+def _switch_paths(nodes: Sequence[Node]) -> dict[str, list[str]]:
+    """Return the switches of each node, from the top to the leaf."""
     if any(node.switch for node in nodes):
-        return {node.name: [part for part in node.switch.split("/") if part] or [UNPLACED] for node in nodes}
+        return {node.name: [part for part in node.switch.split("/") if part] or [UNKNOWN_SWITCH] for node in nodes}
     if any(node.rack for node in nodes):
-        return {node.name: [node.rack or UNPLACED] for node in nodes}
+        return {node.name: [node.rack or UNKNOWN_SWITCH] for node in nodes}
     subnets = {node.name: [_subnet(node.address)] for node in nodes}
     return subnets if len({path[0] for path in subnets.values()}) > 1 else {}
 
 
 def _subnet(address: str) -> str:
-    """Return a name for the /24 (IPv6: /64) of an address; `unplaced` for a host name."""
+    """Return a name for the /24 (IPv6: /64) network of an address; `unplaced` for a host name."""
     try:
         parsed: Any = ipaddress.ip_address(address)
     except ValueError:
-        return UNPLACED
+        return UNKNOWN_SWITCH
     network = ipaddress.ip_network(f"{parsed}/{24 if parsed.version == 4 else 64}", strict=False)
     return "net-" + str(network.network_address).replace(".", "-").replace(":", "-").strip("-")

@@ -1,7 +1,7 @@
 #!/usr/bin/python
-"""Bring QOS, accounts and users in slurmdbd to what is stated: the Ansible module `slurm_accounts`.
+"""Ansible module `slurm_accounts`: create, update and delete QOS, accounts and users in slurmdbd. No collection has a module for it.
 
-It reads everything first and calls sacctmgr only for what differs. In check mode it says which calls it would make.
+It reads everything first and calls sacctmgr only for differences. In check mode it returns the commands without running them.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.slurm_ledger import read_ledger
-from ansible.module_utils.slurm_ledger_plan import Plan, Wanted, make_plan
+from ansible.module_utils.slurm_accounting_data import parse_data
+from ansible.module_utils.slurm_accounting_plan import DesiredState, Plan, make_plan
 from ansible.module_utils.slurm_sacctmgr import RefusedError, make_sacctmgr, read_all
 
 if TYPE_CHECKING:
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
     from ansible.module_utils.slurm_sacctmgr import Sacctmgr
 
-# How long a slurmdbd that was just started may take: it makes or converts its tables first.
+# Time limit for the start of slurmdbd: it may create or convert its tables first.
 START_S = 120.0
 
 
-def wait_for(sacctmgr: Sacctmgr, *, wait: Callable[[float], None], patience_s: float = START_S) -> None:
+def wait_for(sacctmgr: Sacctmgr, *, wait: Callable[[float], None], wait_s: float = START_S) -> None:
     """Wait until slurmdbd answers.
 
     Raises:
-        RefusedError: it did not in time.
+        RefusedError: It did not answer in time.
     """
-    deadline = time.monotonic() + patience_s
+    deadline = time.monotonic() + wait_s
     while True:
         try:
             sacctmgr(["--noheader", "--parsable2", "show", "cluster", "format=cluster"])
@@ -41,14 +41,14 @@ def wait_for(sacctmgr: Sacctmgr, *, wait: Callable[[float], None], patience_s: f
             return
 
 
-def bring_about(sacctmgr: Sacctmgr, wanted: Wanted, *, check: bool, patience_s: float, wait: Callable[[float], None]) -> Plan:
-    """Make what differs so; return the plan that was carried out (in check mode: that would be).
+def apply(sacctmgr: Sacctmgr, desired: DesiredState, *, check: bool, wait_s: float, wait: Callable[[float], None]) -> Plan:
+    """Apply the plan and return it; in check mode only return it.
 
-    What has to wait for a controller is waited for `patience_s`, and then left to the next run.
+    Limits that wait for a controller are waited for up to `wait_s`, and then left to the next run.
     """
-    deadline = time.monotonic() + patience_s
+    deadline = time.monotonic() + wait_s
     while True:
-        plan = make_plan(read_ledger(read_all(sacctmgr, wanted.cluster)), wanted)
+        plan = make_plan(parse_data(read_all(sacctmgr, desired.cluster)), desired)
         if not plan.waiting or time.monotonic() >= deadline:
             break
         wait(1.0)
@@ -66,19 +66,19 @@ def main() -> None:
             "cluster": {"type": "str", "required": True},
             "purge": {"type": "bool", "default": False},
             "max_submit": {"type": "int", "default": 0},
-            "patience_s": {"type": "float", "default": 0.0},
+            "wait_s": {"type": "float", "default": 0.0},
             **lists,
         },
         supports_check_mode=True,
     )
     given = module.params
-    wanted = Wanted(given["cluster"], given["qos"], given["accounts"], given["users"], given["purge"], given["max_submit"])
+    desired = DesiredState(given["cluster"], given["qos"], given["accounts"], given["users"], given["purge"], given["max_submit"])
     sacctmgr = make_sacctmgr(given["configuration"])
     try:
         wait_for(sacctmgr, wait=time.sleep)
-        plan = bring_about(sacctmgr, wanted, check=module.check_mode, patience_s=given["patience_s"], wait=time.sleep)
+        plan = apply(sacctmgr, desired, check=module.check_mode, wait_s=given["wait_s"], wait=time.sleep)
     except (RefusedError, ValueError) as error:
-        module.fail_json(msg=f"{error}. Fix: mend slurm_qos, slurm_accounts or slurm_users, or see `journalctl -u slurmdbd -n 30`")
+        module.fail_json(msg=f"{error}. Fix: correct slurm_qos, slurm_accounts or slurm_users; see `journalctl -u slurmdbd -n 30`")
     lines = "".join(f"sacctmgr {' '.join(words)}\n" for words in plan.calls)
     diff = {"before_header": "slurmdbd", "after_header": "slurmdbd", "before": "", "after": lines}
     module.exit_json(changed=bool(plan.calls), calls=[" ".join(words) for words in plan.calls], waiting=list(plan.waiting), diff=diff)

@@ -1,8 +1,8 @@
 #!/usr/bin/python
-"""Have a database in MariaDB and one account that may use it: the Ansible module `slurm_database`.
+"""Ansible module `slurm_database`: create a database in MariaDB and an account for it.
 
-It speaks to the server as root through its socket, where the kernel says who one is. The password is hashed here: neither an
-argument nor a statement holds it.
+community.mysql needs PyMySQL on the host, this module only the client of MariaDB. It connects as root through the socket and sends only a
+hash of the password, so that the password is in no command line and no log of the server.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 
 
 class RefusedError(Exception):
-    """The server did not do what it was asked."""
+    """The server rejected a statement, or did not answer."""
 
 
 def call_server(statements: str) -> str:
-    """Return what the server answers to SQL, a line a row, tabs between columns."""
+    """Run SQL statements; return one line per row, with tabs between columns."""
     command = ["mariadb", "--batch", "--skip-column-names"]
     try:
         done = subprocess.run(command, input=statements, capture_output=True, text=True, check=False, timeout=CALL_S)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise RefusedError(f"mariadb cannot be run: {type(error).__name__}") from error
     if done.returncode:
-        raise RefusedError(f"MariaDB refuses: {done.stderr.strip()}")
+        raise RefusedError(f"MariaDB rejected a statement: {done.stderr.strip()}")
     return done.stdout
 
 
-def hashed(password: str) -> str:
-    """Return what MariaDB keeps of a password: https://mariadb.com/kb/en/authentication-plugin-mysql_native_password/."""
-    inner = hashlib.sha1(password.encode()).digest()  # noqa: S324 - the server's own form
+def hash_password(password: str) -> str:
+    """Return the hash of a password in MariaDB: https://mariadb.com/kb/en/authentication-plugin-mysql_native_password/."""
+    inner = hashlib.sha1(password.encode()).digest()  # noqa: S324 - the format of the server
     return "*" + hashlib.sha1(inner).hexdigest().upper()  # noqa: S324
 
 
 def statements(server: Server, database: str, user: str, password: str) -> list[str]:
-    """Return the statements that are missing. The names are judged by NAME, so they need no quoting of their own."""
+    """Return the statements to run. The names match NAME, so they need no quoting."""
     account = f"'{user}'@'localhost'"
     needed: list[str] = []
     if not server(f"SELECT SCHEMA_NAME FROM information_schema.SCHEMATA WHERE SCHEMA_NAME = '{database}'").strip():  # noqa: S608
@@ -55,9 +55,9 @@ def statements(server: Server, database: str, user: str, password: str) -> list[
         f"SELECT JSON_VALUE(Priv, '$.authentication_string') FROM mysql.global_priv WHERE User = '{user}' AND Host = 'localhost'"  # noqa: S608
     ).strip()
     if not known:
-        needed.append(f"CREATE USER {account} IDENTIFIED BY PASSWORD '{hashed(password)}'")
-    elif known != hashed(password):
-        needed.append(f"SET PASSWORD FOR {account} = '{hashed(password)}'")
+        needed.append(f"CREATE USER {account} IDENTIFIED BY PASSWORD '{hash_password(password)}'")
+    elif known != hash_password(password):
+        needed.append(f"SET PASSWORD FOR {account} = '{hash_password(password)}'")
     grants = server(f"SHOW GRANTS FOR {account}") if known else ""
     if f"GRANT ALL PRIVILEGES ON `{database}`.* TO" not in grants:
         needed.append(f"GRANT ALL PRIVILEGES ON `{database}`.* TO {account}")
@@ -76,7 +76,7 @@ def main() -> None:
     )
     given: dict[str, Any] = module.params
     if not NAME.fullmatch(given["database"]) or not NAME.fullmatch(given["user"]):
-        module.fail_json(msg="database and user are small letters, digits and underscores. Fix: name them so")
+        module.fail_json(msg="database and user must be lower-case letters, digits and underscores. Fix: rename them")
     try:
         needed = statements(call_server, given["database"], given["user"], given["password"])
         if needed and not module.check_mode:

@@ -1,5 +1,5 @@
 # ruff: noqa: INP001 - Ansible gives it its package: ansible.module_utils
-"""Calls of sacctmgr: the only place that runs it."""
+"""Run sacctmgr."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import subprocess
 from typing import TYPE_CHECKING
 
-from ansible.module_utils.slurm_ledger import SHOWS
+from ansible.module_utils.slurm_accounting_data import SHOWS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -18,11 +18,11 @@ CALL_S = 30.0
 
 
 class RefusedError(Exception):
-    """sacctmgr did not do what it was asked; the text is its own."""
+    """sacctmgr failed; the text is its message."""
 
 
 def make_sacctmgr(configuration: str) -> Sacctmgr:
-    """Return how to call sacctmgr with the configuration of this host's slurmdbd."""
+    """Return a function that runs sacctmgr with the configuration of the slurmdbd of this host."""
     environment = {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "SLURM_CONF": configuration, "LC_ALL": "C.UTF-8"}
 
     def call(words: Sequence[str]) -> str:
@@ -32,7 +32,7 @@ def make_sacctmgr(configuration: str) -> Sacctmgr:
             raise RefusedError(f"sacctmgr {' '.join(words)}: no answer within {CALL_S:g} s") from error
         except OSError as error:
             raise RefusedError(f"sacctmgr cannot be run: {error}") from error
-        # It may end with 0 after an error, and says so on stderr only.
+        # It may exit with 0 after an error, which is only on stderr.
         if done.returncode or "error:" in done.stderr:
             raise RefusedError(f"sacctmgr {' '.join(words)}: {' '.join((done.stderr or done.stdout).split())}")
         return done.stdout
@@ -41,7 +41,7 @@ def make_sacctmgr(configuration: str) -> Sacctmgr:
 
 
 def read_all(sacctmgr: Sacctmgr, cluster: str) -> dict[str, str]:
-    """Return what every `show` prints; accounts' places are those in one cluster."""
+    """Return the output of every `show` command; associations are those of one cluster."""
     answers = {}
     for what, columns in SHOWS.items():
         where = [f"cluster={cluster}"] if what == "association" else []

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     State = dict[str, str]
 
 PROPERTIES = "LoadState,ActiveState,SubState,UnitFileState,Job,InactiveExitTimestampMonotonic,NRestarts"
-STATED, BROUGHT = "node_health_units", "node_health_brought_units"
+STATED, BROUGHT = "node_health_units", "node_health_managed_units"
 
 
 def judge(settings: Settings) -> Iterator[Finding]:

@@ -1,7 +1,7 @@
 # ruff: noqa: INP001 - Ansible gives it its package: ansible.module_utils
-"""What slurmdbd holds: QOS, accounts and users, from the text of `sacctmgr --noheader --parsable2 show ...`.
+"""Parse the QOS, accounts and users of slurmdbd from the output of `sacctmgr --noheader --parsable2 show ...`.
 
-Pure functions. Source of names and spellings: sacctmgr(1) of Slurm 22.05 and 24.11.
+Source of names and formats: sacctmgr(1) of Slurm 22.05 and 24.11.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 ROOT = "root"
-NORMAL = "normal"  # slurmdbd makes this QOS itself
-# Stated name, name in `sacctmgr show`, name in `sacctmgr modify`, what takes the value back.
+NORMAL = "normal"  # slurmdbd creates this QOS
+# Name in hosts.yaml, in `sacctmgr show`, in `sacctmgr modify`, and the value that resets the field.
 QOS_FIELDS = (
     ("priority", "priority", "priority", "0"),
     ("preempt", "preempt", "preempt", ""),
@@ -33,15 +33,15 @@ _UNITS = {"": 1, "k": 1 / 1024, "m": 1, "g": 1024, "t": 1024**2, "p": 1024**3}
 
 
 def rows(text: str, columns: Sequence[str]) -> list[dict[str, str]]:
-    """Return the lines of `sacctmgr --noheader --parsable2 show` by column."""
+    """Return the rows of `sacctmgr --noheader --parsable2 show` by column."""
     return [dict(zip(columns, line.split("|"))) for line in text.splitlines() if line.strip()]  # noqa: B905 (hosts have Python 3.9)
 
 
-def seconds(text: str) -> int:
-    """Return a time as Slurm spells it (minutes, m:s, h:m:s, d-h, d-h:m, d-h:m:s) in seconds.
+def parse_time(text: str) -> int:
+    """Return a time in Slurm's formats (minutes, m:s, h:m:s, d-h, d-h:m, d-h:m:s) in seconds.
 
     Raises:
-        ValueError: it is none.
+        ValueError: It is not a time.
     """
     days, dash, rest = text.partition("-") if "-" in text else ("0", "", text)
     parts = [int(part) for part in rest.split(":")]
@@ -54,35 +54,35 @@ def seconds(text: str) -> int:
     return ((int(days) * 24 + hours) * 60 + minutes) * 60 + secs
 
 
-def amounts(text: str) -> dict[str, float]:
+def parse_tres(text: str) -> dict[str, float]:
     """Return `cpu=4,mem=100G,gres/gpu=8` as numbers, memory in MiB.
 
     Raises:
-        ValueError: an amount is no number.
+        ValueError: An amount is not a number.
     """
     found: dict[str, float] = {}
     for part in text.lower().split(","):
         kind, _, amount = part.strip().partition("=")
         match = re.fullmatch(r"(\d+(?:\.\d+)?)([kmgtp]?)", amount)
         if part and not match:
-            raise ValueError(f"{part} is no amount; write cpu=4,mem=100G,gres/gpu=8")
+            raise ValueError(f"{part} is not an amount; write cpu=4,mem=100G,gres/gpu=8")
         if match:
             found[kind] = float(match.group(1)) * (_UNITS[match.group(2)] if match.group(2) else 1)
     return found
 
 
-def meaning(name: str, value: Any) -> Any:
-    """Return a QOS field's value in a form in which equal ones are equal, as hosts.yaml or as sacctmgr spells it."""
+def normalize(name: str, value: Any) -> Any:
+    """Return the value of a QOS field in a comparable form, from hosts.yaml or from sacctmgr."""
     if name in ("preempt", "flags"):
         words = value if isinstance(value, (list, tuple)) else str(value or "").split(",")
         return frozenset(str(word).lower() for word in words if word)
     text = "" if value is None else str(value).strip()
     if name in ("max_tres", "max_tres_per_user"):
-        return amounts(text)
+        return parse_tres(text)
     if name == "grace_time_s":
-        return seconds(text) if ":" in text else int(text or 0)
+        return parse_time(text) if ":" in text else int(text or 0)
     if name == "max_wall":
-        return seconds(text) if text else None
+        return parse_time(text) if text else None
     if name == "usage_factor":
         return float(text or 1)
     return int(text) if text else 0 if name == "priority" else None
@@ -90,7 +90,7 @@ def meaning(name: str, value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Association:
-    """A place in the tree of accounts: a share, and the QOS that jobs there may have (inherited ones included)."""
+    """An association of an account or a user: its share, and its QOS including inherited ones."""
 
     share: int
     qos: frozenset[str]
@@ -99,16 +99,16 @@ class Association:
 
 
 @dataclass(frozen=True)
-class Ledger:
-    """What slurmdbd holds of one cluster. Users' associations go by (user, account)."""
+class AccountingData:
+    """The data of one cluster in slurmdbd. The keys of user_associations are (user, account)."""
 
     clusters: frozenset[str] = frozenset()
     tres: frozenset[str] = frozenset()
     qos: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     accounts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     users: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    places: Mapping[str, Association] = field(default_factory=dict)
-    seats: Mapping[tuple[str, str], Association] = field(default_factory=dict)
+    account_associations: Mapping[str, Association] = field(default_factory=dict)
+    user_associations: Mapping[tuple[str, str], Association] = field(default_factory=dict)
 
 
 SHOWS = {
@@ -121,24 +121,24 @@ SHOWS = {
 }
 
 
-def read_ledger(answers: Mapping[str, str]) -> Ledger:
-    """Return what the answers to SHOWS say."""
+def parse_data(answers: Mapping[str, str]) -> AccountingData:
+    """Parse the output of the commands in SHOWS."""
     table = {what: rows(answers[what], columns) for what, columns in SHOWS.items()}
-    places: dict[str, Association] = {}
-    seats: dict[tuple[str, str], Association] = {}
+    account_associations: dict[str, Association] = {}
+    user_associations: dict[tuple[str, str], Association] = {}
     for row in table["association"]:
         share = int(row["share"]) if row["share"].isdigit() else 0
         found = Association(share, frozenset(filter(None, row["qos"].split(","))), row["parentname"], row["defaultqos"])
         if row["user"]:
-            seats[row["user"], row["account"]] = found
+            user_associations[row["user"], row["account"]] = found
         else:
-            places[row["account"]] = found
-    return Ledger(
+            account_associations[row["account"]] = found
+    return AccountingData(
         clusters=frozenset(row["cluster"] for row in table["cluster"]),
         tres=frozenset("/".join(filter(None, (row["type"], row["name"]))) for row in table["tres"]),
         qos={row["name"]: row for row in table["qos"]},
         accounts={row["account"]: row for row in table["account"]},
         users={row["user"]: row for row in table["user"]},
-        places=places,
-        seats=seats,
+        account_associations=account_associations,
+        user_associations=user_associations,
     )

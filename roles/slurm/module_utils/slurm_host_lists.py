@@ -1,5 +1,5 @@
 # ruff: noqa: INP001 - Ansible gives it its package: ansible.module_utils
-"""What a site states about Slurm, resolved to node names: host lists and partitions."""
+"""Resolve host lists and the nodes of partitions to node names."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ SPARE = "spare"
 _NUMBERED = re.compile(r"(.*?)(\d+)")
 _BRACKET = re.compile(r"([^\[\],]*)\[([^\]]*)\]([^,\[\]]*)")
 _RANGE = re.compile(r"(\d+)(?:[-:](\d+))?")
-# A range of more names than Slurm's own limit (MAX_RANGE in src/common/hostlist.h of Slurm 22.05 and 24.11) is a typing mistake.
+# The limit of Slurm itself: MAX_RANGE in src/common/hostlist.h of Slurm 22.05 and 24.11.
 MAX_RANGE = 65536
 
 
 def split_list(text: str) -> list[str]:
-    """Split at the commas outside brackets."""
+    """Split at commas outside of brackets."""
     return [part.strip() for part in re.split(r",(?![^\[]*\])", text) if part.strip()]
 
 
 def expand(text: str) -> list[str]:
-    """Return the names that `a,gpu[01-03,07]` means; Ansible's `gpu[01:03]` is understood as well.
+    """Return the names of a host list such as `a,gpu[01-03,07]`. Ansible's form `gpu[01:03]` is accepted too.
 
     Raises:
-        ValueError: brackets or bounds do not match, or the range is longer than Slurm allows.
+        ValueError: The brackets or the bounds are invalid, or the range is longer than Slurm allows.
     """
     names: list[str] = []
     for part in split_list(text):
@@ -36,7 +36,7 @@ def expand(text: str) -> list[str]:
             continue
         found = _BRACKET.fullmatch(part)
         if not found:
-            raise ValueError(f"{part}: one pair of brackets, with numbers such as [01-08], is what can be written")
+            raise ValueError(f"{part}: only one pair of brackets with numbers, such as [01-08], is allowed")
         head, inner, tail = found.groups()
         names += [f"{head}{number}{tail}" for bounds in inner.split(",") for number in _numbers(part, bounds.strip())]
     return names
@@ -45,15 +45,15 @@ def expand(text: str) -> list[str]:
 def _numbers(part: str, bounds: str) -> list[str]:
     found = _RANGE.fullmatch(bounds)
     if not found:
-        raise ValueError(f"{part}: {bounds or 'nothing'} is no number and no range of numbers")
+        raise ValueError(f"{part}: {bounds or 'nothing'} is not a number or a range of numbers")
     first, last = found.group(1), found.group(2) or found.group(1)
     if not 0 <= int(last) - int(first) < MAX_RANGE:
-        raise ValueError(f"{part}: the range {bounds} runs backwards or is longer than {MAX_RANGE}")
+        raise ValueError(f"{part}: the range {bounds} is descending or longer than {MAX_RANGE}")
     return [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]
 
 
 def compress(names: Iterable[str]) -> str:
-    """Return names as Slurm writes them, `gpu[01-03,07],login1`: short, sorted, and the same for the same names."""
+    """Return the shortest host list of the names, such as `gpu[01-03,07],login1`, sorted."""
     plain: list[str] = []
     numbered: dict[tuple[str, int], list[int]] = {}
     for name in set(names):
@@ -69,7 +69,7 @@ def compress(names: Iterable[str]) -> str:
 
 
 def _merge_widths(numbered: Mapping[tuple[str, int], list[int]]) -> dict[tuple[str, int], list[int]]:
-    """Let n9 and n10 share a bracket: a number without leading zeros is the same in every width up to its own."""
+    """Put n9 and n10 into one range: the width matters only for numbers with leading zeros."""
     merged: dict[tuple[str, int], list[int]] = {}
     for (head, width), numbers in sorted(numbered.items()):
         for number in numbers:
@@ -78,7 +78,7 @@ def _merge_widths(numbered: Mapping[tuple[str, int], list[int]]) -> dict[tuple[s
 
 
 def _runs(numbers: Sequence[int], width: int) -> list[str]:
-    """Return sorted numbers as `01-03` and `07`."""
+    """Return sorted numbers as ranges such as `01-03` and `07`."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and runs[-1][1] == number - 1:
@@ -90,33 +90,33 @@ def _runs(numbers: Sequence[int], width: int) -> list[str]:
 
 @dataclass(frozen=True)
 class Fleet:
-    """The hosts that Slurm runs jobs on: group slurm_node, the inventory's groups, and those of them that are spare."""
+    """The nodes of the cluster (group slurm_node), the groups of the inventory, and the spare nodes."""
 
     members: tuple[str, ...]
     groups: Mapping[str, Sequence[str]] = field(default_factory=dict)
     spare: tuple[str, ...] = ()
 
     def working(self) -> list[str]:
-        """Return the hosts that take jobs, in inventory order."""
+        """Return the nodes that are not spare, in inventory order."""
         idle = set(self.spare)
         return [name for name in self.members if name not in idle]
 
 
 @dataclass(frozen=True)
-class Chosen:
-    """The nodes that a partition names, in inventory order, and the names that mean nothing."""
+class NodeSelection:
+    """The nodes of a partition in inventory order, and the unknown names."""
 
     nodes: tuple[str, ...]
     unknown: tuple[str, ...] = ()
 
 
-def choose(wanted: Any, fleet: Fleet) -> Chosen:
-    """Resolve what a partition states as `nodes`: `all`, a group, a host, a range, or several of them.
+def select_nodes(wanted: Any, fleet: Fleet) -> NodeSelection:
+    """Resolve the `nodes` of a partition: `all`, a group, a host, a range, or a list of these.
 
-    A spare host takes no job of its own: it is in a partition only where it is named, by its name or by the group spare.
+    A spare host is part of a partition only if its own name or the group spare is given.
 
     Raises:
-        ValueError: a range that cannot be read.
+        ValueError: A range is invalid.
     """
     words = [str(word) for word in wanted] if isinstance(wanted, (list, tuple)) else [str(wanted)]
     members, idle = set(fleet.members), set(fleet.spare)
@@ -132,20 +132,20 @@ def choose(wanted: Any, fleet: Fleet) -> Chosen:
             hosts = set(expand(word))
             picked.update(hosts & members)
             unknown += [name for name in expand(word) if name not in members]
-    return Chosen(tuple(name for name in fleet.members if name in picked), tuple(unknown))
+    return NodeSelection(tuple(name for name in fleet.members if name in picked), tuple(unknown))
 
 
-def with_spare(partitions: Sequence[Mapping[str, Any]], fleet: Fleet) -> list[Mapping[str, Any]]:
-    """Return the partitions, and one with the spare hosts where none of them holds a spare host or bears its name.
+def add_spare_partition(partitions: Sequence[Mapping[str, Any]], fleet: Fleet) -> list[Mapping[str, Any]]:
+    """Return the partitions, plus a partition `spare` if no partition contains a spare host or has this name.
 
-    It holds the hosts of the default partition as well, under the same rules: a job whose hosts became too few runs there, on spare
-    ones beside others. A job of Slurm takes all its nodes from one partition.
+    It also has the hosts and settings of the default partition: a job takes all its nodes from one partition, and a job that lost hosts
+    needs the remaining hosts together with spare ones.
     """
     idle = set(fleet.spare).intersection(fleet.members)
-    held = any(idle.intersection(choose(one.get("nodes", "all"), fleet).nodes) for one in partitions)
+    used = any(idle.intersection(select_nodes(one.get("nodes", "all"), fleet).nodes) for one in partitions)
     named = any(one.get("name") == SPARE for one in partitions)
-    if not idle or held or named:
+    if not idle or used or named:
         return [*partitions]
-    usual = next((one for one in partitions if one.get("default")), partitions[0] if partitions else {})
-    nodes = choose(usual.get("nodes", "all"), fleet).nodes
-    return [*partitions, {**usual, "name": SPARE, "default": False, "nodes": [*nodes, *sorted(idle)]}]
+    default = next((one for one in partitions if one.get("default")), partitions[0] if partitions else {})
+    nodes = select_nodes(default.get("nodes", "all"), fleet).nodes
+    return [*partitions, {**default, "name": SPARE, "default": False, "nodes": [*nodes, *sorted(idle)]}]

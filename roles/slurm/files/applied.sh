@@ -1,6 +1,6 @@
-# What unit $1 (slurmctld or slurmd) would read if it started now, as lines of sums; at its start the unit notes them.
-#   marks.sh UNIT show | note
-# slurmd has its configuration from the controllers: `note` waits until it has fetched it, and notes nothing where it does not come.
+# Print the digests of the files that slurmctld or slurmd would read if it started now, or record them at its start.
+#   applied.sh slurmctld|slurmd show|record
+# slurmd gets its configuration from the controllers: `record` waits until it is there, and writes nothing if it does not come.
 unit=$1 folder=/run/primus-$1
 digest() { sed -n "s/^# primus .*$1=\([0-9a-f]*\).*/\1/p" "$2" 2> /dev/null | head -n 1; }
 
@@ -17,7 +17,7 @@ fi
 
 case $2 in
     show) show ;;
-    note)
+    record)
         umask 022
         if [ "$unit" = slurmd ]; then
             for _ in $(seq 150); do [ -e /run/slurm/conf/slurm.conf ] && break; sleep 0.2; done

@@ -1,0 +1,99 @@
+# ruff: noqa: INP001 - Ansible gives it its package: ansible.module_utils
+"""Run Slurm's commands and parse their output. The health check program of slurmd uses this file too, so it imports only the library."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    Caller = Callable[[Sequence[str], float], "Answer"]
+
+CALL_S = 15.0
+# Drains by this project have a reason that begins with this. Only they are resumed automatically.
+REASON_PREFIX = "primus:"
+# States in which no job starts on a node; scontrol(1), "Node state".
+DRAINING = frozenset(("DRAIN", "DRAINED", "DRAINING"))
+
+
+class Answer(NamedTuple):
+    """The result of a command: its exit code (None if it is missing or timed out) and its output."""
+
+    status: int | None
+    text: str
+
+
+class NodeState(NamedTuple):
+    """The state of a node in Slurm. `gpus` is such as gpu:mi300x:8, `reason` the reason of a drain."""
+
+    name: str
+    states: frozenset[str]
+    reason: str
+    gpus: str
+
+    @property
+    def drained(self) -> bool:
+        """Whether the node is drained or draining."""
+        return bool(self.states & DRAINING)
+
+    @property
+    def state(self) -> str:
+        """The state flags in a fixed order."""
+        return "+".join(sorted(self.states))
+
+
+def call(words: Sequence[str], limit_s: float = CALL_S) -> Answer:
+    """Run a command; a missing command and a timeout are part of the result."""
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=limit_s)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Answer(None, str(error))
+    return Answer(done.returncode, (done.stdout + done.stderr).strip())
+
+
+def fields(line: str) -> dict[str, str]:
+    """Return the NAME=VALUE fields of a line of `scontrol --oneliner`. Values may contain spaces."""
+    parts = re.split(r"(?:^|\s)([A-Z][A-Za-z/:]*)=", line)
+    return {name: value.strip() for name, value in zip(parts[1::2], parts[2::2])}  # noqa: B905 (RHEL 9 has Python 3.9)
+
+
+def parse_nodes(text: str) -> tuple[NodeState, ...]:
+    """Parse the output of `scontrol --oneliner show nodes`."""
+    nodes = []
+    for line in text.splitlines():
+        found = fields(line)
+        if "NodeName" in found and "State" in found:
+            words = re.findall(r"[A-Z_]+|\*", found["State"])
+            states = frozenset("NOT_RESPONDING" if word == "*" else word for word in words)
+            reason = re.sub(r" \[\S+@\S+\]$", "", found.get("Reason", ""))
+            gpus = re.sub(r"\(S:[^)]*\)", "", found.get("Gres", "")).replace("(null)", "")
+            nodes.append(NodeState(found["NodeName"], states, reason, gpus))
+    return tuple(nodes)
+
+
+def get_node(name: str, caller: Caller = call) -> NodeState | None:
+    """Return the state of a node; None if Slurm does not know it.
+
+    Raises:
+        ConnectionError: No controller answers.
+    """
+    answer = caller(["scontrol", "--oneliner", "show", "node", name], CALL_S)
+    for node in parse_nodes(answer.text):
+        if node.name == name:
+            return node
+    if answer.status is not None and "not found" in answer.text:
+        return None
+    raise ConnectionError(answer.text[:200] or "scontrol printed nothing")
+
+
+def is_in_service(name: str, caller: Caller = call) -> bool:
+    """Return whether a node is in service. If Slurm rejects a resume, the other controller may have resumed the node already.
+
+    Raises:
+        ConnectionError: No controller answers.
+    """
+    node = get_node(name, caller)
+    return node is not None and not node.drained and "DOWN" not in node.states
