@@ -52,23 +52,14 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """One download of a role.
+    """One download of a role."""
 
-    Attributes:
-        kind: The kind of the download.
-        name: A package's name, a file's URL (`oci://…` for a chart in a registry), a wheel's requirement or an image's reference.
-        target: The kind of host, for packages only.
-        version: The version, or empty.
-        sha256: The checksum that the role pins, or empty.
-        together: All requirements of wheels that are resolved together, with their dependencies.
-    """
-
-    kind: Kind
-    name: str
-    target: Target | None = None
-    version: str = ""
-    sha256: str = ""
-    together: tuple[str, ...] = ()
+    kind: Kind  # the kind of the download
+    name: str  # a package's name, a file's URL (`oci://…` for a chart in a registry), a wheel's requirement or an image's reference
+    target: Target | None = None  # the kind of host, for packages only
+    version: str = ""  # the version, or empty
+    sha256: str = ""  # the checksum that the role pins, or empty
+    together: tuple[str, ...] = ()  # all requirements of wheels that are resolved together, with their dependencies
 
 
 @dataclass(frozen=True, slots=True)

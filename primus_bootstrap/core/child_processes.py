@@ -32,20 +32,14 @@ _TERMINATE_S = 5.0
 
 
 class StopSignals:
-    """Catch SIGTERM, SIGINT and SIGHUP while entered, instead of ending and leaving children behind.
-
-    Attributes:
-        first: The first signal that arrived, None before it.
-        first_at: When it arrived, by the monotonic clock.
-        repeated: Another signal arrived more than `REPEAT_AFTER_S` after the first: stop at once.
-    """
+    """Catch SIGTERM, SIGINT and SIGHUP while entered, instead of ending and leaving children behind."""
 
     def __init__(self, ignore_until: float = 0.0) -> None:
         """Ignore signals before a time of the monotonic clock."""
         self._ignore_until = ignore_until
-        self.first: signal.Signals | None = None
-        self.first_at = 0.0
-        self.repeated = False
+        self.first: signal.Signals | None = None  # the first signal that arrived
+        self.first_at = 0.0  # when it arrived, by the monotonic clock
+        self.repeated = False  # another signal arrived more than REPEAT_AFTER_S later: stop at once
         self._previous_handlers: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> StopSignals:  # noqa: PYI034 - typing.Self is not in Python 3.9

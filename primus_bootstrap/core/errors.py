@@ -48,21 +48,13 @@ def _rebuild(kind: type[PrimusError], what: str, fix: str) -> PrimusError:
 
 @dataclass(frozen=True, order=True)
 class Problem:
-    """One mistake in the user's files.
+    """One mistake in the user's files."""
 
-    Attributes:
-        file: The file, as the user named it.
-        line: Line number, from 1. 0 means the whole file.
-        what: What is wrong.
-        fix: An edit or a command that corrects it.
-        rule: Stable name of the rule in kebab case, for programs.
-    """
-
-    file: str
-    line: int
-    what: str
-    fix: str
-    rule: str
+    file: str  # the file, as the user named it
+    line: int  # line number, from 1. 0 means the whole file.
+    what: str  # what is wrong
+    fix: str  # an edit or a command that corrects it
+    rule: str  # stable name of the rule in kebab case, for programs
 
     def __str__(self) -> str:
         """Return `file:line: what` and the indented fix."""

@@ -24,39 +24,22 @@ OUTCOMES: tuple[Outcome, ...] = (PASS, FAIL, UNKNOWN, SKIPPED)
 
 @dataclass(frozen=True)
 class Verdict:
-    """The result of one check on one host.
+    """The result of one check on one host."""
 
-    Attributes:
-        check: Name of the check.
-        host: Host name; empty where the reader adds it.
-        verdict: `pass`, `fail`, `unknown` or `skipped`.
-        expected: The expected value, as text, in `unit`.
-        found: The value that was found, as text, in `unit`.
-        unit: Unit of `expected` and `found`.
-        source: Where the expectation comes from.
-        reason: Why the check did not pass; empty on a pass.
-        fix: What to do about it; empty where there is nothing to do.
-        device: The device that was checked; empty where the check is about the host.
-        serial: Serial number of the device.
-        started: Start time, in seconds since the epoch (UTC).
-        seconds: Duration.
-        schema: Name and version of this format.
-    """
-
-    check: str
-    host: str
-    verdict: Outcome
-    expected: str = ""
-    found: str = ""
-    unit: str = ""
-    source: str = ""
-    reason: str = ""
-    fix: str = ""
-    device: str = ""
-    serial: str = ""
-    started: float = 0.0
-    seconds: float = 0.0
-    schema: str = SCHEMA
+    check: str  # name of the check
+    host: str  # host name; empty where the reader adds it
+    verdict: Outcome  # `pass`, `fail`, `unknown` or `skipped`
+    expected: str = ""  # the expected value, as text, in `unit`
+    found: str = ""  # the value that was found, as text, in `unit`
+    unit: str = ""  # unit of `expected` and `found`
+    source: str = ""  # where the expectation comes from
+    reason: str = ""  # why the check did not pass; empty on a pass
+    fix: str = ""  # what to do about it; empty where there is nothing to do
+    device: str = ""  # the device that was checked; empty where the check is about the host
+    serial: str = ""  # serial number of the device
+    started: float = 0.0  # start time, in seconds since the epoch (UTC)
+    seconds: float = 0.0  # duration
+    schema: str = SCHEMA  # name and version of this format
 
     def to_json(self) -> dict[str, Any]:
         """Return the record as plain data for `json.dumps`."""

@@ -19,36 +19,27 @@ NO_SUCH_JOB = NoSuchJobError.exit_code
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """The last state that a watcher wrote of its job.
-
-    Attributes:
-        phase: The phase; `submitted` before a watcher has started, `unknown` if the job's files cannot be read.
-        stale: The watcher has not written for longer than a running one would, so the state may be old.
-        since: Start of the phase, in seconds since the epoch; 0 if there is none.
-        updated: When the state was written, in seconds since the epoch; 0 if there is none.
-        events: The events that were requested.
-        events_end: Where the next events begin, in bytes.
-    """
+    """The last state that a watcher wrote of its job."""
 
     id: str
     name: str
     user: str
     target: str
-    phase: str
+    phase: str  # the phase; `submitted` before a watcher has started, `unknown` if the job's files cannot be read
     reason: str
     fix: str
-    stale: bool
+    stale: bool  # the watcher has not written for longer than a running one would, so the state may be old
     attempt: int
     restarts: int
     step: int | None
     checkpoint: int | None
     hosts: tuple[str, ...]
     excluded: tuple[str, ...]
-    since: float
-    updated: float
+    since: float  # start of the phase, in seconds since the epoch; 0 if there is none
+    updated: float  # when the state was written, in seconds since the epoch; 0 if there is none
     attempts: tuple[Mapping[str, Any], ...]
-    events: tuple[Mapping[str, Any], ...]
-    events_end: int = 0
+    events: tuple[Mapping[str, Any], ...]  # the events that were requested
+    events_end: int = 0  # where the next events begin, in bytes
 
     @property
     def ended(self) -> bool:
@@ -103,15 +94,10 @@ def _listed(data: Mapping[str, Any]) -> JobStatus:
 
 @dataclass(frozen=True, slots=True)
 class JobCommands:
-    """The shell commands for jobs on a service host.
+    """The shell commands for jobs on a service host."""
 
-    Attributes:
-        folder: The folder of all jobs.
-        program: The path of primus-cli.
-    """
-
-    folder: str
-    program: str
+    folder: str  # the folder of all jobs
+    program: str  # the path of primus-cli
 
     def list_all(self) -> str:
         """Return the command that prints all jobs."""

@@ -83,24 +83,16 @@ class AnsibleView(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """One validated hosts.yaml.
-
-    Attributes:
-        hosts: All hosts, in inventory order.
-        groups: Every group, `all` included, with its hosts and those of its children.
-        variable_origins: Where each variable is set.
-        sums: The checksums of the files that were read (`snapshot.file_sums`).
-        snapshot: The copy of hosts.yaml that was read in place of `path`, or None.
-    """
+    """One validated hosts.yaml."""
 
     name: str
     path: Path
-    hosts: tuple[Host, ...]
-    groups: Mapping[str, tuple[str, ...]]
+    hosts: tuple[Host, ...]  # all hosts, in inventory order
+    groups: Mapping[str, tuple[str, ...]]  # every group, `all` included, with its hosts and those of its children
     view: AnsibleView
-    variable_origins: Mapping[str, tuple[Origin, ...]] = field(default_factory=dict)
-    sums: Mapping[str, str] = field(default_factory=dict)
-    snapshot: Path | None = None
+    variable_origins: Mapping[str, tuple[Origin, ...]] = field(default_factory=dict)  # where each variable is set
+    sums: Mapping[str, str] = field(default_factory=dict)  # the checksums of the files that were read (`snapshot.file_sums`)
+    snapshot: Path | None = None  # the copy of hosts.yaml that was read in place of `path`, or None
 
     @property
     def state_dir(self) -> Path:

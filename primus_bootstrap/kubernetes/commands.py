@@ -29,21 +29,13 @@ _FETCH_ALONE: dict[str, Any] = {"download_run_once": False}
 
 @dataclass(frozen=True, slots=True)
 class KubesprayPaths:
-    """The paths of Kubespray for one cluster.
+    """The paths of Kubespray for one cluster."""
 
-    Attributes:
-        release: The checkout.
-        programs: The folder of its `ansible-playbook`.
-        hosts: hosts.yaml, or a run's snapshot of it.
-        generated: The inventory folder with the generated values. It comes first, so that `inventory_dir` is the folder of hosts.yaml.
-        facts: The fact cache, one file per host.
-    """
-
-    release: Path
-    programs: Path
-    hosts: Path
-    generated: Path
-    facts: Path
+    release: Path  # the checkout
+    programs: Path  # the folder of its `ansible-playbook`
+    hosts: Path  # hosts.yaml, or a run's snapshot of it
+    generated: Path  # the inventory folder with the generated values. It comes first, so that `inventory_dir` is the folder of hosts.yaml.
+    facts: Path  # the fact cache, one file per host
 
     @property
     def inventory(self) -> tuple[str, ...]:

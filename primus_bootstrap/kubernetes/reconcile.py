@@ -32,25 +32,17 @@ _CONTROL_GROUPS = (*_QUORUM, "calico_rr")
 @readable
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """An inventory as Kubespray reads it; done.json has the last one.
+    """An inventory as Kubespray reads it; done.json has the last one."""
 
-    Attributes:
-        release: The commit of Kubespray.
-        version: Kubernetes' version.
-        groups: The hosts of each group.
-        hosts: A digest of each host's variables and groups; empty if the host needs the current control planes and etcd members.
-        members: The etcd member name of each etcd host.
-        left: The control groups of each removed host, until the remaining hosts are configured without it.
-        controller_fetches: The controller downloads files for the hosts (`download_localhost`).
-    """
-
-    release: str
-    version: str
-    groups: Mapping[str, tuple[str, ...]]
+    release: str  # the commit of Kubespray
+    version: str  # Kubernetes' version
+    groups: Mapping[str, tuple[str, ...]]  # the hosts of each group
+    # A digest of each host's variables and groups; empty if the host needs the current control planes and etcd members.
     hosts: Mapping[str, str] = field(default_factory=dict)
-    members: Mapping[str, str] = field(default_factory=dict)
+    members: Mapping[str, str] = field(default_factory=dict)  # the etcd member name of each etcd host
+    # The control groups of each removed host, until the remaining hosts are configured without it.
     left: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    controller_fetches: bool = False
+    controller_fetches: bool = False  # the controller downloads files for the hosts (`download_localhost`)
 
 
 def state_of(listed: Mapping[str, Any], release: str) -> ClusterState:

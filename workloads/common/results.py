@@ -26,30 +26,23 @@ LARGEST_SAMPLES = 200
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One measured series.
-
-    Attributes:
-        value: The median of `samples`, or None if there is an `error`.
-        device: The GPU's index on its host; "" for the host or all ranks together.
-        serial: The device's serial number, or "".
-        correct: Whether the computed result was correct; None if it was not checked.
-    """
+    """One measured series."""
 
     benchmark: str
     metric: str
-    value: float | None
+    value: float | None  # the median of `samples`, or None if there is an `error`
     unit: str
     better: Literal["higher", "lower"]
     sizes: Sizes
     host: str
-    device: str
+    device: str  # the GPU's index on its host; "" for the host or all ranks together
     model: str
-    serial: str
+    serial: str  # the device's serial number, or ""
     ranks: int
     repeats: int
     samples: list[float]
     p95: float | None
-    correct: bool | None
+    correct: bool | None  # whether the computed result was correct; None if it was not checked
     error: str
     versions: dict[str, str | None]
     time: str

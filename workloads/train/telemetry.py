@@ -59,14 +59,7 @@ _GAUGES = {
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """One line of steps.jsonl.
-
-    Attributes:
-        tokens: Tokens since the start of the run.
-        step_time_s: From the end of the previous step to the end of this one, including `data_wait_s` and `checkpoint_wait_s`.
-        checkpoint_wait_s: The time that training waited for the previous step's checkpoint.
-        mfu: None if the device's peak is not known.
-    """
+    """One line of steps.jsonl."""
 
     time: str
     step: int
@@ -74,14 +67,14 @@ class StepRecord:
     balance_loss: float | None
     grad_norm: float
     learning_rate: float
-    tokens: int
-    step_time_s: float
+    tokens: int  # tokens since the start of the run
+    step_time_s: float  # from the end of the previous step to the end of this one, including `data_wait_s` and `checkpoint_wait_s`
     data_wait_s: float
-    checkpoint_wait_s: float
+    checkpoint_wait_s: float  # the time that training waited for the previous step's checkpoint
     tokens_per_s: float
     tokens_per_s_per_device: float
     tflops_per_s_per_device: float
-    mfu: float | None
+    mfu: float | None  # None if the device's peak is not known
     memory_peak_gib: float
     checkpoint: str
     checkpoint_step: int

@@ -62,19 +62,12 @@ class PathState:
 
 @dataclass(frozen=True, slots=True)
 class BisectionResult:
-    """The result of a search.
+    """The result of a search."""
 
-    Attributes:
-        hosts: Every host, in the given order.
-        paths: Suspect paths.
-        runs: Number of runs.
-        largest: Groups of more hosts fail, whichever hosts are in them; None if this was not observed.
-    """
-
-    hosts: tuple[PathState, ...]
-    paths: tuple[PathState, ...]
-    runs: int
-    largest: int | None = None
+    hosts: tuple[PathState, ...]  # every host, in the given order
+    paths: tuple[PathState, ...]  # suspect paths
+    runs: int  # number of runs
+    largest: int | None = None  # groups of more hosts fail, whichever hosts are in them; None if this was not observed
 
 
 def bisect_fabric(hosts: Sequence[str], probe: Probe, *, steady_runs: int = 3, seed: int = 0) -> BisectionResult:

@@ -46,45 +46,27 @@ class GroupRun:
 @readable
 @dataclass(frozen=True, slots=True)
 class GroupAnswer:
-    """A host's answer to its part of a group run.
+    """A host's answer to its part of a group run."""
 
-    Attributes:
-        number: Number of the round.
-        started: Whether the part started.
-        absent: Why it did not start.
-        step: Its output.
-        cut: Why there is no output although it started.
-    """
-
-    number: int = 0
-    started: bool = False
-    absent: str = ""
-    step: StepOutput | None = None
-    cut: str = ""
+    number: int = 0  # number of the round
+    started: bool = False  # whether the part started
+    absent: str = ""  # why it did not start
+    step: StepOutput | None = None  # its output
+    cut: str = ""  # why there is no output although it started
 
 
 @readable
 @dataclass(frozen=True, slots=True)
 class GroupRunResult:
-    """A finished group run.
+    """A finished group run."""
 
-    Attributes:
-        step: Number of the step in the tier.
-        hosts: The group, in the order of the ranks.
-        answer: Whether it passed.
-        reason: Why it did not pass.
-        lines: Result lines with the bus bandwidth.
-        starts: Start time by each host's own clock (seconds since the epoch).
-        seconds: Duration.
-    """
-
-    step: int
-    hosts: tuple[str, ...]
-    answer: Answer
-    reason: str = ""
-    lines: tuple[str, ...] = ()
-    starts: Mapping[str, float] = field(default_factory=dict)
-    seconds: float = 0.0
+    step: int  # number of the step in the tier
+    hosts: tuple[str, ...]  # the group, in the order of the ranks
+    answer: Answer  # whether it passed
+    reason: str = ""  # why it did not pass
+    lines: tuple[str, ...] = ()  # result lines with the bus bandwidth
+    starts: Mapping[str, float] = field(default_factory=dict)  # start time by each host's own clock (seconds since the epoch)
+    seconds: float = 0.0  # duration
 
     def results(self) -> tuple[Result, ...]:
         """Return the bus bandwidths as results of the whole group."""

@@ -32,27 +32,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FabricSchedule:
-    """The runs so far, and what the next round depends on.
+    """The runs so far, and what the next round depends on."""
 
-    Attributes:
-        steps: The steps over several hosts, by their number in the tier.
-        hosts: The hosts that took part at the start.
-        locations: Rack or leaf switch of each host.
-        models: Device models of each host.
-        left: Why a host no longer takes part.
-        runs: The finished runs.
-        at_once: Number of hosts that may run at the same time; 0 for any number.
-        given_up: Why no further groups run; empty if they do.
-    """
-
-    steps: Mapping[int, Step]
-    hosts: tuple[str, ...]
-    locations: Mapping[str, str] = field(default_factory=dict)
-    models: Mapping[str, str] = field(default_factory=dict)
-    left: Mapping[str, str] = field(default_factory=dict)
-    runs: tuple[GroupRunResult, ...] = ()
-    at_once: int = 0
-    given_up: str = ""
+    steps: Mapping[int, Step]  # the steps over several hosts, by their number in the tier
+    hosts: tuple[str, ...]  # the hosts that took part at the start
+    locations: Mapping[str, str] = field(default_factory=dict)  # rack or leaf switch of each host
+    models: Mapping[str, str] = field(default_factory=dict)  # device models of each host
+    left: Mapping[str, str] = field(default_factory=dict)  # why a host no longer takes part
+    runs: tuple[GroupRunResult, ...] = ()  # the finished runs
+    at_once: int = 0  # number of hosts that may run at the same time; 0 for any number
+    given_up: str = ""  # why no further groups run; empty if they do
 
     @property
     def present(self) -> tuple[str, ...]:

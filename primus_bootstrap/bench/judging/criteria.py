@@ -45,27 +45,16 @@ _MIN_EARLIER_VALUES = 8
 
 
 class CriterionResult(NamedTuple):
-    """The result of one criterion.
+    """The result of one criterion."""
 
-    Attributes:
-        outcome: `pass`, `fail` or `unknown`.
-        limit: The limit, as a level.
-        source: What the sample was compared with.
-        reason: Why it did not pass.
-        gap: Distance from the limit (natural logarithm).
-        error: Standard error of the distance.
-        rerun_helps: Whether more repeats can decide an unknown result.
-        code: Code of an unknown result.
-    """
-
-    outcome: Outcome
-    limit: float
-    source: str
-    reason: str = ""
-    gap: float = 0.0
-    error: float = 0.0
-    rerun_helps: bool = True
-    code: Code | None = None
+    outcome: Outcome  # `pass`, `fail` or `unknown`
+    limit: float  # the limit, as a level
+    source: str  # what the sample was compared with
+    reason: str = ""  # why it did not pass
+    gap: float = 0.0  # distance from the limit (natural logarithm)
+    error: float = 0.0  # standard error of the distance
+    rerun_helps: bool = True  # whether more repeats can decide an unknown result
+    code: Code | None = None  # code of an unknown result
 
 
 class NotApplicable(NamedTuple):
@@ -76,55 +65,31 @@ class NotApplicable(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """The limits for one host, from the values of the others. Slowdowns are natural logarithms.
+    """The limits for one host, from the values of the others. Slowdowns are natural logarithms."""
 
-    Attributes:
-        center: Median level.
-        center_error: Standard error of the median.
-        natural_spread: Standard deviation of healthy devices without the measuring error.
-        sigmas: Number of standard deviations that a healthy value does not exceed.
-        least: The limit if values differed only by the measuring error.
-        limit: Largest slowdown of a healthy device.
-        ideal: The same limit with an infinite number of other values.
-        rerun_helps: Whether more repeats can make a relevant slowdown visible.
-    """
-
-    center: float
-    center_error: float
-    natural_spread: float
-    sigmas: float
-    least: float
-    limit: float
-    ideal: float
-    rerun_helps: bool
+    center: float  # median level
+    center_error: float  # standard error of the median
+    natural_spread: float  # standard deviation of healthy devices without the measuring error
+    sigmas: float  # number of standard deviations that a healthy value does not exceed
+    least: float  # the limit if values differed only by the measuring error
+    limit: float  # largest slowdown of a healthy device
+    ideal: float  # the same limit with an infinite number of other values
+    rerun_helps: bool  # whether more repeats can make a relevant slowdown visible
 
 
 class Comparison(NamedTuple):
-    """A sample compared with other values.
+    """A sample compared with other values."""
 
-    Attributes:
-        outcome: `pass`, `fail` or `unknown`.
-        center: Median level of the others.
-        slowdown: Against the median; negative if the sample is faster.
-        limit: Largest slowdown of a healthy device.
-        error: Standard error of the slowdown.
-        fast: Whether the sample is faster than healthy devices are.
-        insensitive: Whether a slowdown of `blind_percent` could not be detected.
-        noisy: Whether the measurement is a cause of that, so that more repeats may help.
-        outlier: Whether the sample is slower or faster by more than `blind_percent`.
-        rerun_helps: Whether more repeats can decide.
-    """
-
-    outcome: Outcome
-    center: float
-    slowdown: float
-    limit: float
-    error: float
-    fast: bool
-    insensitive: bool
-    noisy: bool
-    outlier: bool
-    rerun_helps: bool
+    outcome: Outcome  # `pass`, `fail` or `unknown`
+    center: float  # median level of the others
+    slowdown: float  # against the median; negative if the sample is faster
+    limit: float  # largest slowdown of a healthy device
+    error: float  # standard error of the slowdown
+    fast: bool  # whether the sample is faster than healthy devices are
+    insensitive: bool  # whether a slowdown of `blind_percent` could not be detected
+    noisy: bool  # whether the measurement is a cause of that, so that more repeats may help
+    outlier: bool  # whether the sample is slower or faster by more than `blind_percent`
+    rerun_helps: bool  # whether more repeats can decide
 
 
 def percent(slowdown: float) -> float:

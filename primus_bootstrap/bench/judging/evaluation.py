@@ -29,48 +29,28 @@ _MAX_PRINTED_CHARS = 300
 
 @dataclass(frozen=True, slots=True)
 class BenchedFleet:
-    """The hosts of a bench and how it is evaluated.
+    """The hosts of a bench and how it is evaluated."""
 
-    Attributes:
-        cluster: Name of the cluster.
-        hosts: The hosts of this bench.
-        gpu_nodes: Number of GPU nodes in the cluster.
-        policy_file: The site's policy; empty for the shipped one.
-        tier: Name of the tier.
-        limit_percent: Share of the GPU nodes that the bench may quarantine.
-        now: The controller's clock (seconds since the epoch).
-    """
-
-    cluster: str
-    hosts: tuple[str, ...]
-    gpu_nodes: int
-    policy_file: str
-    tier: str
-    limit_percent: float
-    now: float
+    cluster: str  # name of the cluster
+    hosts: tuple[str, ...]  # the hosts of this bench
+    gpu_nodes: int  # number of GPU nodes in the cluster
+    policy_file: str  # the site's policy; empty for the shipped one
+    tier: str  # name of the tier
+    limit_percent: float  # share of the GPU nodes that the bench may quarantine
+    now: float  # the controller's clock (seconds since the epoch)
 
 
 @dataclass(frozen=True, slots=True)
 class CollectedResults:
-    """What the hosts reported.
+    """What the hosts reported."""
 
-    Attributes:
-        answers: By host.
-        results: Results of all steps.
-        verdicts: Node checks, invalid result lines, and steps or hosts without an answer.
-        measured: Hosts that ran at least one step.
-        lost: Hosts without an answer.
-        busy: Hosts on which jobs ran.
-        rounds: Number of rounds of reruns so far.
-    """
-
-    answers: Mapping[str, HostAnswers]
-    results: tuple[Result, ...]
-    verdicts: tuple[Verdict, ...]
-    measured: tuple[str, ...]
-    lost: tuple[str, ...]
-    busy: tuple[str, ...]
-    rounds: int
+    answers: Mapping[str, HostAnswers]  # by host
+    results: tuple[Result, ...]  # results of all steps
+    verdicts: tuple[Verdict, ...]  # node checks, invalid result lines, and steps or hosts without an answer
+    measured: tuple[str, ...]  # hosts that ran at least one step
+    lost: tuple[str, ...]  # hosts without an answer
+    busy: tuple[str, ...]  # hosts on which jobs ran
+    rounds: int  # number of rounds of reruns so far
 
 
 def collect(store: BenchStore, fleet: BenchedFleet) -> CollectedResults:

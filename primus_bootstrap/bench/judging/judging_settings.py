@@ -7,35 +7,20 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class JudgingSettings:
-    """The limits that docs/bench-judging.md explains.
+    """The limits that docs/bench-judging.md explains."""
 
-    Attributes:
-        minimum_hosts: Hosts needed for a comparison with peers, the evaluated one included.
-        few_hosts: With fewer hosts, all of them are measured again if one is undecided.
-        minimum_repeats: Repeats needed over all runs of a series.
-        minimum_history: Passes of a device needed for a comparison with its history.
-        smallest_slowdown_percent: A smaller slowdown never fails a host.
-        blind_percent: A comparison that could not detect a slowdown of this size passes no host.
-        false_flag_percent: Share of healthy hosts that may fail by chance, over all checks of a host together.
-        max_slow_percent: With a larger share of slow hosts, peers are not compared with each other.
-        max_fast_percent: The same for a share of fast hosts.
-        max_rounds: Rounds of reruns.
-        max_growth: Factor by which a rerun may increase the repeats of a series.
-        max_repeats: Repeats of one run; the benchmarks accept no more.
-        group_share_percent: A group with less than this share of the pairs' median bus bandwidth fails. Larger groups are somewhat
-            slower than pairs in a healthy fabric; this limit is far below that.
-    """
-
-    minimum_hosts: int = 5
-    few_hosts: int = 100
-    minimum_repeats: int = 5
-    minimum_history: int = 3
-    smallest_slowdown_percent: float = 1.0
-    blind_percent: float = 10.0
-    false_flag_percent: float = 0.25
-    max_slow_percent: float = 45.0
-    max_fast_percent: float = 10.0
-    max_rounds: int = 3
-    max_growth: int = 4
-    max_repeats: int = 200
+    minimum_hosts: int = 5  # hosts needed for a comparison with peers, the evaluated one included
+    few_hosts: int = 100  # with fewer hosts, all of them are measured again if one is undecided
+    minimum_repeats: int = 5  # repeats needed over all runs of a series
+    minimum_history: int = 3  # passes of a device needed for a comparison with its history
+    smallest_slowdown_percent: float = 1.0  # a smaller slowdown never fails a host
+    blind_percent: float = 10.0  # a comparison that could not detect a slowdown of this size passes no host
+    false_flag_percent: float = 0.25  # share of healthy hosts that may fail by chance, over all checks of a host together
+    max_slow_percent: float = 45.0  # with a larger share of slow hosts, peers are not compared with each other
+    max_fast_percent: float = 10.0  # the same for a share of fast hosts
+    max_rounds: int = 3  # rounds of reruns
+    max_growth: int = 4  # factor by which a rerun may increase the repeats of a series
+    max_repeats: int = 200  # repeats of one run; the benchmarks accept no more
+    # A group with less than this share of the pairs' median bus bandwidth fails. Larger groups are somewhat slower than pairs in a healthy
+    # fabric; this limit is far below that.
     group_share_percent: float = 40.0

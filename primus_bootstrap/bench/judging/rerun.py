@@ -17,23 +17,14 @@ _MARGIN = 1.5
 
 @dataclass(frozen=True, slots=True)
 class RerunRequest:
-    """An undecided value.
+    """An undecided value."""
 
-    Attributes:
-        host: Where it was measured.
-        benchmark: Name of the benchmark.
-        repeats: Repeats so far.
-        gap: Distance from the limit (natural logarithm).
-        error: Standard error of the distance; 0 if more repeats are needed for another reason.
-        reason: Why it is undecided.
-    """
-
-    host: str
-    benchmark: str
-    repeats: int
-    gap: float
-    error: float
-    reason: str
+    host: str  # where it was measured
+    benchmark: str  # name of the benchmark
+    repeats: int  # repeats so far
+    gap: float  # distance from the limit (natural logarithm)
+    error: float  # standard error of the distance; 0 if more repeats are needed for another reason
+    reason: str  # why it is undecided
 
 
 @dataclass(frozen=True, slots=True)

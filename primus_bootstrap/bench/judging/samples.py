@@ -32,21 +32,15 @@ class GroupKey(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """One host or device in a group, all runs combined.
-
-    Attributes:
-        level: Natural logarithm of the value; more is always better (see `to_level`).
-        error: Standard error of the level.
-        repeats: Repeats of all runs.
-    """
+    """One host or device in a group, all runs combined."""
 
     host: str
     device: str
     serial: str
     value: float
-    level: float
-    error: float
-    repeats: int
+    level: float  # natural logarithm of the value; more is always better (see `to_level`)
+    error: float  # standard error of the level
+    repeats: int  # repeats of all runs
     runs: int
     started: float
     seconds: float

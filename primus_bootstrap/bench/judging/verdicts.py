@@ -42,21 +42,13 @@ class EvaluatedValue(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BenchEvaluation:
-    """The evaluation of a bench.
+    """The evaluation of a bench."""
 
-    Attributes:
-        verdicts: All verdicts.
-        hosts: The worst verdict of each host.
-        reruns: Benchmarks to run again.
-        values: Every evaluated value.
-        codes: Codes of unknown verdicts. An unknown verdict without a code got no answer.
-    """
-
-    verdicts: tuple[Verdict, ...]
-    hosts: Mapping[str, Outcome]
-    reruns: tuple[Rerun, ...]
-    values: tuple[EvaluatedValue, ...]
-    codes: Mapping[Verdict, Code]
+    verdicts: tuple[Verdict, ...]  # all verdicts
+    hosts: Mapping[str, Outcome]  # the worst verdict of each host
+    reruns: tuple[Rerun, ...]  # benchmarks to run again
+    values: tuple[EvaluatedValue, ...]  # every evaluated value
+    codes: Mapping[Verdict, Code]  # codes of unknown verdicts. An unknown verdict without a code got no answer.
 
 
 def worst_of(outcomes: Iterable[Outcome]) -> Outcome:

@@ -31,19 +31,12 @@ _GOOD, _UNMEASURED, _SLOW = range(3)
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """The worst value of a host.
+    """The worst value of a host."""
 
-    Attributes:
-        share: Its speed as a share of the median of its peers; None without peers.
-        check: The benchmark.
-        device: The device.
-        failed: Whether a bench failed a value of this host.
-    """
-
-    share: float | None
-    check: str = ""
-    device: str = ""
-    failed: bool = False
+    share: float | None  # its speed as a share of the median of its peers; None without peers
+    check: str = ""  # the benchmark
+    device: str = ""  # the device
+    failed: bool = False  # whether a bench failed a value of this host
 
     @property
     def slow(self) -> bool:

@@ -34,21 +34,13 @@ class ExcludedHost:
 
 @dataclass(frozen=True, slots=True)
 class HostSelection:
-    """The hosts of a job.
+    """The hosts of a job."""
 
-    Attributes:
-        hosts: Hosts in service, in order of preference.
-        spares: Spares in service, in order of preference.
-        left_out: Hosts that are not in service.
-        replaced: The spare that replaces a host.
-        slow: Why a host is slow.
-    """
-
-    hosts: tuple[str, ...]
-    spares: tuple[str, ...]
-    left_out: tuple[ExcludedHost, ...]
-    replaced: Mapping[str, str]
-    slow: Mapping[str, str]
+    hosts: tuple[str, ...]  # hosts in service, in order of preference
+    spares: tuple[str, ...]  # spares in service, in order of preference
+    left_out: tuple[ExcludedHost, ...]  # hosts that are not in service
+    replaced: Mapping[str, str]  # the spare that replaces a host
+    slow: Mapping[str, str]  # why a host is slow
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for `json.dumps`."""

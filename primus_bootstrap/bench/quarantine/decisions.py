@@ -27,19 +27,12 @@ LEAVE: Action = "leave"
 
 @dataclass(frozen=True, slots=True)
 class QuarantineRecord:
-    """A record that keeps a host out of service. A drain or cordon without a record is not one.
+    """A record that keeps a host out of service. A drain or cordon without a record is not one."""
 
-    Attributes:
-        owner: Program or person that wrote it.
-        reason: Why the host is out of service.
-        time: When it was written (seconds since the epoch).
-        own_clock: Whether `time` comes from the host's own clock, as the start times of its checks do.
-    """
-
-    owner: str
-    reason: str
-    time: float = 0.0
-    own_clock: bool = False
+    owner: str  # program or person that wrote it
+    reason: str  # why the host is out of service
+    time: float = 0.0  # when it was written (seconds since the epoch)
+    own_clock: bool = False  # whether `time` comes from the host's own clock, as the start times of its checks do
 
     @property
     def ours(self) -> bool:
@@ -63,21 +56,13 @@ class HostState:
 
 @dataclass(frozen=True, slots=True)
 class Breaker:
-    """Stops all quarantines until an operator resets it.
+    """Stops all quarantines until an operator resets it."""
 
-    Attributes:
-        reason: Why it opened.
-        since: When it opened (seconds since the epoch, UTC).
-        hosts: The hosts that would have been quarantined.
-        limit_percent: The limit that was exceeded; 0 where it is not known.
-        fix: What to do about it.
-    """
-
-    reason: str
-    since: float
-    hosts: tuple[str, ...]
-    limit_percent: float = 0.0
-    fix: str = FIX_BREAKER
+    reason: str  # why it opened
+    since: float  # when it opened (seconds since the epoch, UTC)
+    hosts: tuple[str, ...]  # the hosts that would have been quarantined
+    limit_percent: float = 0.0  # the limit that was exceeded; 0 where it is not known
+    fix: str = FIX_BREAKER  # what to do about it
 
     def to_json(self) -> dict[str, Any]:
         """Return the content of breaker.json."""

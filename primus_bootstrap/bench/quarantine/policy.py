@@ -40,27 +40,17 @@ _NO_CODES: Mapping[Code, OnUnknown] = MappingProxyType({})
 @readable
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One program of a tier.
+    """One program of a tier."""
 
-    Attributes:
-        run: The program.
-        timeout_s: Its time limit.
-        over: Where it runs: on each host, on pairs of hosts, or on groups of the fabric by bisection.
-        repeats: Repeats; 0 if the program has none.
-        needed: Whether a host that joins needs a verdict of this step. None: yes, unless it runs over several hosts.
-        inside: Rounds of pairs inside a location (pair_rounds.chosen_rounds).
-        across: Rounds of pairs across locations.
-        options: Options of the program's command line.
-    """
-
-    run: Literal["preflight"] | Benchmark
-    timeout_s: Annotated[float, at_least(1)]
+    run: Literal["preflight"] | Benchmark  # the program
+    timeout_s: Annotated[float, at_least(1)]  # its time limit
+    # Where it runs: on each host, on pairs of hosts, or on groups of the fabric by bisection.
     over: Literal["host", "pairs", "fabric"] = "host"
-    repeats: Annotated[int, at_least(1, 200)] = 0
-    needed: bool | None = None
-    inside: Annotated[int, at_least(0, 10_000)] = 0
-    across: Annotated[int, at_least(0, 10_000)] = 0
-    options: Mapping[str, _Word | tuple[_Word, ...]] = field(default_factory=lambda: _NO_OPTIONS)
+    repeats: Annotated[int, at_least(1, 200)] = 0  # repeats; 0 if the program has none
+    needed: bool | None = None  # whether a host that joins needs a verdict of this step. None: yes, unless it runs over several hosts.
+    inside: Annotated[int, at_least(0, 10_000)] = 0  # rounds of pairs inside a location (pair_rounds.chosen_rounds)
+    across: Annotated[int, at_least(0, 10_000)] = 0  # rounds of pairs across locations
+    options: Mapping[str, _Word | tuple[_Word, ...]] = field(default_factory=lambda: _NO_OPTIONS)  # options of the program's command line
 
     @property
     def is_needed(self) -> bool:
@@ -112,20 +102,13 @@ class Tier:
 @readable
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What happens if a check with a matching name fails, or is unknown on a host that joins.
+    """What happens if a check with a matching name fails, or is unknown on a host that joins."""
 
-    Attributes:
-        match: Patterns of check names.
-        fail: Quarantine the host, or only warn.
-        unknown: `hold` keeps the host out of service until the verdict is known; `warn` does not.
-        why: The reason for the rule.
-        unknown_if: The same as `unknown` for unknown verdicts with a code.
-    """
-
-    match: Annotated[tuple[str, ...], NOT_EMPTY]
-    fail: OnFail
-    unknown: OnUnknown
-    why: Annotated[str, _TEXT]
+    match: Annotated[tuple[str, ...], NOT_EMPTY]  # patterns of check names
+    fail: OnFail  # quarantine the host, or only warn
+    unknown: OnUnknown  # `hold` keeps the host out of service until the verdict is known; `warn` does not
+    why: Annotated[str, _TEXT]  # the reason for the rule
+    # The same as `unknown` for unknown verdicts with a code.
     unknown_if: Mapping[Code, OnUnknown] = field(default_factory=lambda: _NO_CODES)
 
     def on_unknown(self, code: Code | None) -> OnUnknown:

@@ -22,45 +22,30 @@ Better = Literal["higher", "lower", ""]
 
 @dataclass(frozen=True, slots=True)
 class ReportedValue:
-    """The value of one series on one host or device.
-
-    Attributes:
-        series: Metric, sizes and ranks, as text.
-        better: Which direction is better; empty if unknown.
-        stack: The software versions, as text.
-        value: In `unit`.
-        error: Standard error of the value's natural logarithm.
-        floor: In `unit`; None if there is no floor.
-    """
+    """The value of one series on one host or device."""
 
     benchmark: str
-    series: str
+    series: str  # metric, sizes and ranks, as text
     unit: str
-    better: Better
+    better: Better  # which direction is better; empty if unknown
     model: str
-    stack: str
+    stack: str  # the software versions, as text
     host: str
     device: str
     serial: str
-    value: float
-    error: float
+    value: float  # in `unit`
+    error: float  # standard error of the value's natural logarithm
     repeats: int
-    floor: float | None
+    floor: float | None  # in `unit`; None if there is no floor
     verdict: Outcome
 
 
 class HistoryPoint(NamedTuple):
-    """A value of an earlier bench.
+    """A value of an earlier bench."""
 
-    Attributes:
-        time: Seconds since the epoch (UTC).
-        value: The value.
-        verdict: The verdict of that bench on the whole device.
-    """
-
-    time: float
-    value: float
-    verdict: Outcome
+    time: float  # seconds since the epoch (UTC)
+    value: float  # the value
+    verdict: Outcome  # the verdict of that bench on the whole device
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,21 +23,13 @@ _FIGURE = re.compile(r"\d+(?:[.,]\d+)*")
 
 
 class HostRow(NamedTuple):
-    """One host.
+    """One host."""
 
-    Attributes:
-        host: Name of the host; "a,b" for a path between two hosts; `CLUSTER` for verdicts without a host.
-        verdict: The verdict on the host.
-        counts: Number of verdicts: pass, fail, unknown, skipped.
-        worst: The failed checks, then the unknown ones.
-        decision: Action of the gate; empty if it changes nothing.
-    """
-
-    host: str
-    verdict: Outcome
-    counts: tuple[int, int, int, int]
-    worst: tuple[str, ...]
-    decision: str
+    host: str  # name of the host; "a,b" for a path between two hosts; `CLUSTER` for verdicts without a host
+    verdict: Outcome  # the verdict on the host
+    counts: tuple[int, int, int, int]  # number of verdicts: pass, fail, unknown, skipped
+    worst: tuple[str, ...]  # the failed checks, then the unknown ones
+    decision: str  # action of the gate; empty if it changes nothing
 
 
 class Finding(NamedTuple):

@@ -75,16 +75,11 @@ class Comparable(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """All earlier benches.
+    """All earlier benches."""
 
-    Attributes:
-        records: By device key, oldest first.
-        problems: Invalid lines of the file, with file name and line number.
-        values: Values of passes as (host, value), oldest first, by device key.
-    """
-
-    records: Mapping[str, tuple[DeviceRecord, ...]] = field(default_factory=dict)
-    problems: tuple[str, ...] = ()
+    records: Mapping[str, tuple[DeviceRecord, ...]] = field(default_factory=dict)  # by device key, oldest first
+    problems: tuple[str, ...] = ()  # invalid lines of the file, with file name and line number
+    # Values of passes as (host, value), oldest first, by device key.
     values: Mapping[Comparable, Mapping[str, Sequence[tuple[str, float]]]] = field(default_factory=dict)
 
 

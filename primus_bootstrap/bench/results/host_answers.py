@@ -19,29 +19,17 @@ _MAX_JOBS = 4
 @readable
 @dataclass(frozen=True, slots=True)
 class StepOutput:
-    """The output of one step.
+    """The output of one step."""
 
-    Attributes:
-        name: The program.
-        code: Exit code.
-        error: Why the step gave no answer, such as a time limit; empty otherwise.
-        stdout: End of the output.
-        stderr: End of the error output.
-        results: Result lines.
-        started: By the host's clock (seconds since the epoch).
-        seconds: Duration.
-        jobs: Jobs that ran on the host beside the step.
-    """
-
-    name: str
-    code: int
-    error: str
-    stdout: str
-    stderr: str
-    results: tuple[str, ...]
-    started: float
-    seconds: float
-    jobs: tuple[str, ...]
+    name: str  # the program
+    code: int  # exit code
+    error: str  # why the step gave no answer, such as a time limit; empty otherwise
+    stdout: str  # end of the output
+    stderr: str  # end of the error output
+    results: tuple[str, ...]  # result lines
+    started: float  # by the host's clock (seconds since the epoch)
+    seconds: float  # duration
+    jobs: tuple[str, ...]  # jobs that ran on the host beside the step
 
     @property
     def printed(self) -> str:
@@ -59,21 +47,13 @@ class StepOutput:
 
 @dataclass(frozen=True, slots=True)
 class HostFacts:
-    """What a host reports before it is measured.
+    """What a host reports before it is measured."""
 
-    Attributes:
-        due: Why a bench is due; empty if none is.
-        fingerprint: Software versions.
-        record: Its quarantine record.
-        now: The host's clock (seconds since the epoch).
-        gpus: Number of GPUs.
-    """
-
-    due: str
-    fingerprint: Fingerprint
-    record: QuarantineRecord | None
-    now: float
-    gpus: int
+    due: str  # why a bench is due; empty if none is
+    fingerprint: Fingerprint  # software versions
+    record: QuarantineRecord | None  # its quarantine record
+    now: float  # the host's clock (seconds since the epoch)
+    gpus: int  # number of GPUs
 
 
 def _parse_facts(host: str, data: Mapping[str, Any]) -> HostFacts | None:
@@ -95,16 +75,11 @@ def _parse_facts(host: str, data: Mapping[str, Any]) -> HostFacts | None:
 
 @dataclass(frozen=True, slots=True)
 class HostAnswers:
-    """Everything that a host reported so far.
+    """Everything that a host reported so far."""
 
-    Attributes:
-        facts: None if the host was lost before it reported anything.
-        requested: Whether steps were sent to the host.
-        rounds: The steps of each round, with the host's clock after them (seconds since the epoch).
-    """
-
-    facts: HostFacts | None = None
-    requested: bool = False
+    facts: HostFacts | None = None  # None if the host was lost before it reported anything
+    requested: bool = False  # whether steps were sent to the host
+    # The steps of each round, with the host's clock after them (seconds since the epoch).
     rounds: tuple[tuple[float, tuple[StepOutput, ...]], ...] = ()
 
     @property

@@ -18,16 +18,11 @@ class VariableIndex:
 
     Ansible's variable manager gives the same values, but some hundred times slower and without positions.
     `tests/contract/test_inventory_agrees_with_ansible.py` compares the two.
-
-    Attributes:
-        groups: Every group with its hosts and those of its children.
-        depths: Each group's depth below `all` and its `ansible_group_priority`.
-        by_name: The definitions of each variable, in file order.
     """
 
-    groups: Mapping[str, tuple[str, ...]]
-    depths: Mapping[str, tuple[int, int]]
-    by_name: Mapping[str, tuple[Definition, ...]]
+    groups: Mapping[str, tuple[str, ...]]  # every group with its hosts and those of its children
+    depths: Mapping[str, tuple[int, int]]  # each group's depth below `all` and its `ansible_group_priority`
+    by_name: Mapping[str, tuple[Definition, ...]]  # the definitions of each variable, in file order
     _cache: dict[str, dict[str, Definition]] = field(default_factory=dict)
 
     def by_host(self, variable: str) -> Mapping[str, Definition]:

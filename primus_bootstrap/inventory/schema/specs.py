@@ -32,20 +32,12 @@ _NEGATIVE = re.compile(r"(?<![\w-])-\d|\bnegative\b", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One variable, or one key of a nested variable, as its argument spec declares it.
-
-    Attributes:
-        owner: The role, or `cluster` for a variable of no role.
-        type: Ansible's name of the type.
-        elements: Ansible's name of the type of a list's items, or empty.
-        entry: The entry point of the role that declares the variable.
-        raw: The entry of the argument spec.
-    """
+    """One variable, or one key of a nested variable, as its argument spec declares it."""
 
     name: str
-    owner: str
-    type: str
-    elements: str
+    owner: str  # the role, or `cluster` for a variable of no role
+    type: str  # Ansible's name of the type
+    elements: str  # Ansible's name of the type of a list's items, or empty
     required: bool
     default: Any
     has_default: bool
@@ -53,8 +45,8 @@ class Option:
     no_log: bool
     description: tuple[str, ...]
     options: Mapping[str, Option]
-    entry: str
-    raw: Mapping[str, Any] = field(repr=False)
+    entry: str  # the entry point of the role that declares the variable
+    raw: Mapping[str, Any] = field(repr=False)  # the entry of the argument spec
 
     @property
     def unit(self) -> str:

@@ -32,22 +32,15 @@ _STR = "tag:yaml.org,2002:str"
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """One line that sets a variable.
-
-    Attributes:
-        kind: `group` or `host`.
-        targets: One group, or the hosts of one key under `hosts:`.
-        from_file: The file is in group_vars/ or host_vars/, which have precedence over hosts.yaml.
-        encrypted: The whole file is under Vault; messages never show its values.
-    """
+    """One line that sets a variable."""
 
     name: str
     node: yaml.Node
     origin: Origin
-    kind: str
-    targets: tuple[str, ...]
-    from_file: bool = False
-    encrypted: bool = False
+    kind: str  # `group` or `host`
+    targets: tuple[str, ...]  # one group, or the hosts of one key under `hosts:`
+    from_file: bool = False  # the file is in group_vars/ or host_vars/, which have precedence over hosts.yaml
+    encrypted: bool = False  # the whole file is under Vault; messages never show its values
 
 
 @dataclass(frozen=True, slots=True)

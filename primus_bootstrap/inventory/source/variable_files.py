@@ -35,18 +35,13 @@ class EncryptedFile:
 
 @dataclass(slots=True)
 class VariableFiles:
-    """The content of the two folders.
-
-    Attributes:
-        encrypted: The files that need a Vault password that was not given.
-        paths: The files that Ansible reads.
-        owners: The file or folder of each group and host; the key is ("group" or "host", name).
-    """
+    """The content of the two folders."""
 
     definitions: list[Definition] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
-    encrypted: list[EncryptedFile] = field(default_factory=list)
-    paths: list[Path] = field(default_factory=list)
+    encrypted: list[EncryptedFile] = field(default_factory=list)  # the files that need a Vault password that was not given
+    paths: list[Path] = field(default_factory=list)  # the files that Ansible reads
+    # The file or folder of each group and host; the key is ("group" or "host", name).
     owners: dict[tuple[str, str], Origin] = field(default_factory=dict)
 
 

@@ -33,19 +33,12 @@ class RecordedPort:
 
 @dataclass(frozen=True)
 class Expected:
-    """The expected values of a node.
+    """The expected values of a node."""
 
-    Attributes:
-        values: The values by name; data/checks/expected.yml lists the names.
-        origins: The source of each value.
-        problem: Why gpu.json could not be read, or an empty string.
-        ports: The RDMA ports in gpu.json by name (`mlx5_0:1`).
-    """
-
-    values: Mapping[str, Any] = field(default_factory=dict)
-    origins: Mapping[str, str] = field(default_factory=dict)
-    problem: str = ""
-    ports: Mapping[str, RecordedPort] = field(default_factory=dict)
+    values: Mapping[str, Any] = field(default_factory=dict)  # the values by name; data/checks/expected.yml lists the names
+    origins: Mapping[str, str] = field(default_factory=dict)  # the source of each value
+    problem: str = ""  # why gpu.json could not be read, or an empty string
+    ports: Mapping[str, RecordedPort] = field(default_factory=dict)  # the RDMA ports in gpu.json by name (`mlx5_0:1`)
 
     def get(self, name: str) -> Any:
         """Return the expected value, or None."""

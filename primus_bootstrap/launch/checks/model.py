@@ -66,27 +66,16 @@ class Node:
 
 @dataclass(frozen=True)
 class Check:
-    """One check.
+    """One check."""
 
-    Attributes:
-        name: A check with one record writes `preflight_<name>`.
-        meaning: What a pass means.
-        reads: The sources that the check reads.
-        run: Returns the verdicts.
-        needs: Prerequisites; without one of them the check is skipped.
-        records: Names of the records, without prefix, if there are several.
-        timeout_s: Time limit; the runner then kills the check.
-        area: Set by the catalogue.
-    """
-
-    name: str
-    meaning: str
-    reads: str
-    run: Callable[[Node], Verdicts]
-    needs: tuple[str, ...] = ()
-    records: tuple[str, ...] = ()
-    timeout_s: float = 10.0
-    area: str = ""
+    name: str  # a check with one record writes `preflight_<name>`
+    meaning: str  # what a pass means
+    reads: str  # the sources that the check reads
+    run: Callable[[Node], Verdicts]  # returns the verdicts
+    needs: tuple[str, ...] = ()  # prerequisites; without one of them the check is skipped
+    records: tuple[str, ...] = ()  # names of the records, without prefix, if there are several
+    timeout_s: float = 10.0  # time limit; the runner then kills the check
+    area: str = ""  # set by the catalogue
 
     @property
     def record_names(self) -> tuple[str, ...]:

@@ -32,26 +32,16 @@ _MISSING_SEPARATOR = "write -- between the options and the task: primus-cli dire
 
 @dataclass(frozen=True)
 class CommandLine:
-    """A parsed command line.
+    """A parsed command line."""
 
-    Attributes:
-        words: The task, or the verb, with its arguments.
-        runtimes: The runtimes, outermost first.
-        slurm_launcher: `srun` or `sbatch`, empty if not named.
-        slurm_words: The options for srun or sbatch, as typed.
-        flags: The settings given as flags.
-        config: The value of --config.
-        replay: The value of --replay.
-        given: The flags that are not settings: --dry-run, --strict, --help, --version, --only-flags.
-    """
-
-    words: tuple[str, ...] = ()
-    runtimes: tuple[str, ...] = ()
-    slurm_launcher: str = ""
-    slurm_words: tuple[str, ...] = ()
-    flags: tuple[Given, ...] = ()
-    config: str = ""
-    replay: str = ""
+    words: tuple[str, ...] = ()  # the task, or the verb, with its arguments
+    runtimes: tuple[str, ...] = ()  # the runtimes, outermost first
+    slurm_launcher: str = ""  # `srun` or `sbatch`, empty if not named
+    slurm_words: tuple[str, ...] = ()  # the options for srun or sbatch, as typed
+    flags: tuple[Given, ...] = ()  # the settings given as flags
+    config: str = ""  # the value of --config
+    replay: str = ""  # the value of --replay
+    # The flags that are not settings: --dry-run, --strict, --help, --version, --only-flags.
     given: frozenset[str] = field(default_factory=frozenset)
 
     @property

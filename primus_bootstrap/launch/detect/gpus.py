@@ -29,25 +29,19 @@ OK, NONE, MIXED, UNKNOWN = "ok", "none", "mixed", "unknown"
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU on the PCI bus.
-
-    Attributes:
-        models: The products with this PCI id: several if they share it, none if it is unknown.
-        numa_node: None if the firmware does not report it (-1 in sysfs).
-        path: The PCI devices from the host bridge to the GPU.
-    """
+    """One GPU on the PCI bus."""
 
     address: str
     vendor: str
     device_id: str
     subsystem: str
-    models: tuple[str, ...]
+    models: tuple[str, ...]  # the products with this PCI id: several if they share it, none if it is unknown
     product: str
     memory_gib: int | None
     form: str
     virtual: bool
-    numa_node: int | None
-    path: tuple[str, ...] = field(default=(), compare=False)
+    numa_node: int | None  # None if the firmware does not report it (-1 in sysfs)
+    path: tuple[str, ...] = field(default=(), compare=False)  # the PCI devices from the host bridge to the GPU
 
     @property
     def name(self) -> str:

@@ -34,26 +34,20 @@ _GIDS = 256  # upper limit of GID table entries to read; the known NICs have at 
 
 @dataclass(frozen=True)
 class Port:
-    """One port of one RDMA device.
-
-    Attributes:
-        rate_gbit_per_s: None if sysfs contains no number.
-        gid_index: The RoCE v2 entry with an IPv4 address, or None.
-        chosen: None until `choose_ports` has decided; `reason` then explains the decision.
-    """
+    """One port of one RDMA device."""
 
     device: str
     number: int
     state: str
     physical_state: str
     kind: str
-    rate_gbit_per_s: float | None
+    rate_gbit_per_s: float | None  # None if sysfs contains no number
     netdevs: tuple[str, ...]
     pci_address: str
     numa_node: int | None
-    gid_index: int | None
+    gid_index: int | None  # the RoCE v2 entry with an IPv4 address, or None
     path: tuple[str, ...] = ()
-    chosen: bool | None = None
+    chosen: bool | None = None  # None until `choose_ports` has decided; `reason` then explains the decision
     denied: bool = False
     reason: str = ""
 

@@ -35,24 +35,16 @@ class Variable:
 
 @dataclass(frozen=True)
 class Site:
-    """The site's values for one host.
-
-    Attributes:
-        model: The expected model, or `auto`.
-        count: The expected number of GPUs, or None.
-        nic_count: The expected number of training ports, or None.
-        socket_interface: The interface to use; empty means the route to `socket_peer`, or the default route.
-        device_group: The group of the GPU device files; empty leaves their permissions unchanged.
-    """
+    """The site's values for one host."""
 
     host: str = ""
-    model: str = "auto"
-    count: int | None = None
-    nic_count: int | None = None
+    model: str = "auto"  # the expected model, or `auto`
+    count: int | None = None  # the expected number of GPUs, or None
+    nic_count: int | None = None  # the expected number of training ports, or None
     nic_deny: tuple[str, ...] = ()
-    socket_interface: str = ""
+    socket_interface: str = ""  # the interface to use; empty means the route to `socket_peer`, or the default route
     socket_peer: str = ""
-    device_group: str = ""
+    device_group: str = ""  # the group of the GPU device files; empty leaves their permissions unchanged
     device_mode: str = "0660"
     variables: tuple[Variable, ...] = ()
 

@@ -36,29 +36,18 @@ _KERNEL_DELAY_S, _KILL_DELAY_S = 30.0, 60.0
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The diagnosis of a run.
-
-    Attributes:
-        first: The record of the rank that failed first, or None.
-        at: The time of that failure, in seconds since the epoch.
-        cause: None if it is unknown.
-        evidence: The lines that match the cause.
-        also: Lines that match other causes.
-        suspects: Ranks that the others waited for, or that the evidence names.
-        followed: Ranks that ended because of the first one.
-        open_ends: Ranks without a recorded end.
-    """
+    """The diagnosis of a run."""
 
     run_dir: str
     ranks: int
-    first: RankRecord | None = None
-    at: float | None = None
-    cause: Cause | None = None
-    evidence: tuple[Evidence, ...] = ()
-    also: tuple[Evidence, ...] = ()
-    suspects: tuple[Suspect, ...] = ()
-    followed: tuple[int, ...] = ()
-    open_ends: tuple[int, ...] = ()
+    first: RankRecord | None = None  # the record of the rank that failed first, or None
+    at: float | None = None  # the time of that failure, in seconds since the epoch
+    cause: Cause | None = None  # None if it is unknown
+    evidence: tuple[Evidence, ...] = ()  # the lines that match the cause
+    also: tuple[Evidence, ...] = ()  # lines that match other causes
+    suspects: tuple[Suspect, ...] = ()  # ranks that the others waited for, or that the evidence names
+    followed: tuple[int, ...] = ()  # ranks that ended because of the first one
+    open_ends: tuple[int, ...] = ()  # ranks without a recorded end
     last_lines: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 

@@ -25,37 +25,26 @@ _FOLDER = "logs"
 
 @dataclass(frozen=True)
 class RankRecord:
-    """The start and end of one rank. Times are seconds since the epoch.
-
-    Attributes:
-        attempt: The number of restarts by torchrun.
-        pid: The pid of the program.
-        ended: None while it runs, or if its node failed.
-        exit_code: None like `ended`; 128 + n if signal n ended the program.
-        signal: The signal that ended the program, 0 if none did.
-        stopped_at: When it received SIGTERM or SIGINT; None if it did not.
-        dropped: The number of lines that could not be written because of `problem`.
-        last_lines: The last dropped lines.
-    """
+    """The start and end of one rank. Times are seconds since the epoch."""
 
     node: str
     rank: int
     world_size: int
     local_rank: int
-    attempt: int
-    pid: int
+    attempt: int  # the number of restarts by torchrun
+    pid: int  # the pid of the program
     started: float
-    ended: float | None = None
-    exit_code: int | None = None
-    signal: int = 0
-    stopped_at: float | None = None
+    ended: float | None = None  # None while it runs, or if its node failed
+    exit_code: int | None = None  # None like `ended`; 128 + n if signal n ended the program
+    signal: int = 0  # the signal that ended the program, 0 if none did
+    stopped_at: float | None = None  # when it received SIGTERM or SIGINT; None if it did not
     last_output: float | None = None
     lines: int = 0
     log_offset: int = 0
     events_offset: int = 0
     problem: str = ""
-    dropped: int = 0
-    last_lines: tuple[str, ...] = ()
+    dropped: int = 0  # the number of lines that could not be written because of `problem`
+    last_lines: tuple[str, ...] = ()  # the last dropped lines
     schema: str = SCHEMA
 
     @property

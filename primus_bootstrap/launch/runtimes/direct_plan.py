@@ -31,23 +31,14 @@ SCRIPT = "script"
 
 @dataclass(frozen=True)
 class LaunchRequest:
-    """The input of a plan.
+    """The input of a plan."""
 
-    Attributes:
-        words: The task and its arguments.
-        command: The whole command line after `primus-cli`.
-        settings: The merged settings.
-        environment: The environment of this process.
-        cwd: The working folder.
-        root: The root of sys/, proc/ and dev/.
-    """
-
-    words: tuple[str, ...]
-    command: tuple[str, ...]
-    settings: Settings
-    environment: Mapping[str, str]
-    cwd: Path
-    root: Path = Path("/")
+    words: tuple[str, ...]  # the task and its arguments
+    command: tuple[str, ...]  # the whole command line after `primus-cli`
+    settings: Settings  # the merged settings
+    environment: Mapping[str, str]  # the environment of this process
+    cwd: Path  # the working folder
+    root: Path = Path("/")  # the root of sys/, proc/ and dev/
 
 
 def run_folder(request: LaunchRequest, task: str) -> Path:

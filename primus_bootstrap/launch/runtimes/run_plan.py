@@ -40,39 +40,26 @@ class PlannedStep:
 
 @dataclass(frozen=True)
 class Plan:
-    """One run on one node.
-
-    Attributes:
-        words: The task and its arguments.
-        command: The command line after `primus-cli`, as typed.
-        python: The interpreter that has torch; empty if another machine selects it.
-        prefix: The first words of the command to execute: torchrun, an engine, or Slurm, with options.
-        program: The interpreter and the script, after the prefix.
-        program_arguments: The arguments of the program.
-        environment: The variables to set in addition to `inherited`.
-        inherited: The environment of this process.
-        files: Path and content of files to write before the start.
-        notes: Remarks for the user.
-    """
+    """One run on one node."""
 
     runtime: str
     task: str
-    words: tuple[str, ...]
-    command: tuple[str, ...]
+    words: tuple[str, ...]  # the task and its arguments
+    command: tuple[str, ...]  # the command line after `primus-cli`, as typed
     run_dir: str
     cwd: str
-    python: str = ""
-    prefix: tuple[str, ...] = ()
-    program: tuple[str, ...] = ()
-    program_arguments: tuple[str, ...] = ()
-    environment: tuple[Variable, ...] = ()
-    inherited: Mapping[str, str] = field(default_factory=dict, repr=False)
+    python: str = ""  # the interpreter that has torch; empty if another machine selects it
+    prefix: tuple[str, ...] = ()  # the first words of the command to execute: torchrun, an engine, or Slurm, with options
+    program: tuple[str, ...] = ()  # the interpreter and the script, after the prefix
+    program_arguments: tuple[str, ...] = ()  # the arguments of the program
+    environment: tuple[Variable, ...] = ()  # the variables to set in addition to `inherited`
+    inherited: Mapping[str, str] = field(default_factory=dict, repr=False)  # the environment of this process
     topology: Topology = field(default_factory=Topology)
     settings: tuple[Setting, ...] = ()
     hooks: tuple[PlannedStep, ...] = ()
     patches: tuple[PlannedStep, ...] = ()
-    files: tuple[tuple[str, str], ...] = ()
-    notes: tuple[str, ...] = ()
+    files: tuple[tuple[str, str], ...] = ()  # path and content of files to write before the start
+    notes: tuple[str, ...] = ()  # remarks for the user
 
     @property
     def argv(self) -> tuple[str, ...]:

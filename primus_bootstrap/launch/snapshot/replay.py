@@ -53,19 +53,13 @@ _SETTINGS_NOT_RESTORED = ("main.output", "main.debug", "direct.node_rank")
 
 @dataclass(frozen=True)
 class Replay:
-    """The restored parts of a run.
-
-    Attributes:
-        environment: The variables to set; None for a variable to remove.
-        settings: Values by name, which replace those of all layers.
-        notes: The differences from the original run.
-    """
+    """The restored parts of a run."""
 
     command: tuple[str, ...]
     cwd: str
-    environment: Mapping[str, str | None] = field(default_factory=dict)
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
+    environment: Mapping[str, str | None] = field(default_factory=dict)  # the variables to set; None for a variable to remove
+    settings: Mapping[str, Any] = field(default_factory=dict)  # values by name, which replace those of all layers
+    notes: tuple[str, ...] = ()  # the differences from the original run
 
 
 def load(folder: Path, current: Mapping[str, str] = os.environ) -> Replay:

@@ -21,21 +21,13 @@ TORCHRUN, PYTHON, HERE = "torchrun", "python", "here"
 
 @dataclass(frozen=True)
 class Request:
-    """The input of a task.
+    """The input of a task."""
 
-    Attributes:
-        arguments: The arguments of the task.
-        python: The Python with torch.
-        workloads: Returns the folder of the workloads.
-        cwd: The working folder of the program.
-        prepared: Hooks or patches run before the program and may create its files.
-    """
-
-    arguments: tuple[str, ...]
-    python: str
-    workloads: Callable[[], Path]
-    cwd: Path = Path()
-    prepared: bool = False
+    arguments: tuple[str, ...]  # the arguments of the task
+    python: str  # the Python with torch
+    workloads: Callable[[], Path]  # returns the folder of the workloads
+    cwd: Path = Path()  # the working folder of the program
+    prepared: bool = False  # hooks or patches run before the program and may create its files
 
 
 @dataclass(frozen=True)
@@ -58,25 +50,16 @@ def long_option(name: str, value: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Task:
-    """One task.
+    """One task."""
 
-    Attributes:
-        name: One or two words.
-        meaning: One sentence for the list of tasks.
-        usage: The arguments.
-        launcher: torchrun starts one process per rank, python one per node; here calls `run` in this process, without a run folder.
-        program: Returns the program to start.
-        run: Runs the task, for the launcher here.
-        added: Converts a hook's `extra.a.b=V` to arguments.
-    """
-
-    name: str
-    meaning: str
-    usage: str
+    name: str  # one or two words
+    meaning: str  # one sentence for the list of tasks
+    usage: str  # the arguments
+    # torchrun starts one process per rank, python one per node; here calls `run` in this process, without a run folder
     launcher: str = TORCHRUN
-    program: Callable[[Request], Program] | None = None
-    run: Callable[[Sequence[str]], int] | None = None
-    added: Callable[[str, str], tuple[str, ...]] = field(default=key_value)
+    program: Callable[[Request], Program] | None = None  # returns the program to start
+    run: Callable[[Sequence[str]], int] | None = None  # runs the task, for the launcher here
+    added: Callable[[str, str], tuple[str, ...]] = field(default=key_value)  # converts a hook's `extra.a.b=V` to arguments
 
     @property
     def hook_folder(self) -> str:

@@ -71,15 +71,11 @@ class Node:
 @readable
 @dataclass(frozen=True)
 class Settings:
-    """Root's settings.
-
-    Attributes:
-        host_keys: A folder with a known_hosts file per host, named after it, with address, port and keys.
-    """
+    """Root's settings."""
 
     folder: Path
     accounts: tuple[str, ...]
-    host_keys: Path
+    host_keys: Path  # a folder with a known_hosts file per host, named after it, with address, port and keys
     account: str
     identity: str
     kubernetes: KubernetesRules = field(default_factory=KubernetesRules)

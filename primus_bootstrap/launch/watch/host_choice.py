@@ -17,19 +17,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Choice:
-    """The hosts of the next attempt.
+    """The hosts of the next attempt."""
 
-    Attributes:
-        hosts: The hosts; empty if the scheduler chooses them.
-        why: Why there are not enough hosts; empty if there are.
-        spares: Whether the scheduler may use spare hosts.
-    """
-
-    hosts: tuple[Host, ...] = ()
+    hosts: tuple[Host, ...] = ()  # the hosts; empty if the scheduler chooses them
     excluded: tuple[Excluded, ...] = ()
     returned: tuple[str, ...] = ()
-    why: str = ""
-    spares: bool = False
+    why: str = ""  # why there are not enough hosts; empty if there are
+    spares: bool = False  # whether the scheduler may use spare hosts
 
 
 def choose(job: Job, state: State, candidates: Candidates) -> Choice:

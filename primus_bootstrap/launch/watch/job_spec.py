@@ -63,29 +63,20 @@ class Host:
 @readable
 @dataclass(frozen=True)
 class Policy:
-    """When the watcher restarts a job, and when it gives up. Times are in seconds.
+    """When the watcher restarts a job, and when it gives up. Times are in seconds."""
 
-    Attributes:
-        max_restarts_without_progress: Restarts in a row without a new step.
-        max_restarts: Restarts in total; 0: no limit.
-        backoff_s: Pause before the first, second, … restart without progress; the last value applies to all further restarts.
-        progress_timeout_s: Longest time between two steps; 0: no limit.
-        first_step_timeout_s: Longest time before the first step of an attempt; 0: no limit.
-        lost_after_s: Time without an answer after which a node counts as lost. Until then its state is unknown.
-        settle_s: Time that the other nodes get to end by themselves after one launcher has failed.
-        lease_s: A node that cannot read its lease for this long ends its launcher. The next attempt waits for that.
-        hosts_timeout_s: Longest time to wait for enough hosts.
-    """
-
-    max_restarts_without_progress: Count = 3
-    max_restarts: Count = 0
+    max_restarts_without_progress: Count = 3  # restarts in a row without a new step
+    max_restarts: Count = 0  # restarts in total; 0: no limit
+    # Pause before the first, second, … restart without progress; the last value applies to all further restarts.
     backoff_s: Annotated[tuple[Count, ...], NOT_EMPTY] = (0, 10, 30, 60, 120, 300)
-    progress_timeout_s: Count = 600
-    first_step_timeout_s: Count = 1800
+    progress_timeout_s: Count = 600  # longest time between two steps; 0: no limit
+    first_step_timeout_s: Count = 1800  # longest time before the first step of an attempt; 0: no limit
+    # Time without an answer after which a node counts as lost. Until then its state is unknown.
     lost_after_s: Annotated[int, _number(5)] = 20
-    settle_s: Count = 10
+    settle_s: Count = 10  # time that the other nodes get to end by themselves after one launcher has failed
+    # A node that cannot read its lease for this long ends its launcher. The next attempt waits for that.
     lease_s: Annotated[int, _number(5)] = 15
-    hosts_timeout_s: Annotated[int, _number(1)] = 3600
+    hosts_timeout_s: Annotated[int, _number(1)] = 3600  # longest time to wait for enough hosts
 
 
 @readable
@@ -133,38 +124,26 @@ class LeftOut:
 @readable
 @dataclass(frozen=True)
 class Job:
-    """A job, as in job.json.
-
-    Attributes:
-        target: Which scheduler starts the attempts, one of TARGETS.
-        words: The task of primus-cli and its arguments.
-        created: Written by earlier releases.
-        gpus_per_node: GPUs on each host.
-        processes_per_node: Ranks on each host; 0: one per GPU.
-        options: More options of `primus-cli direct`.
-        environment: Environment variables of the ranks.
-        checkpoints: Folder of the checkpoints; empty: the trainer's default in the run folder.
-        left_out: Hosts that were out of service at submission.
-    """
+    """A job, as in job.json."""
 
     id: Annotated[str, matching(JOB_ID, "a job id: the name, a dash and six hexadecimal digits")]
     name: Text
     user: Account
-    target: TargetName
+    target: TargetName  # which scheduler starts the attempts, one of TARGETS
     nodes: Annotated[int, _number(1)]
-    words: Annotated[tuple[Text, ...], Constraint("a task", bool)]
-    created: Text = ""
-    gpus_per_node: Count = 0
-    processes_per_node: Count = 0
-    options: tuple[Text, ...] = ()
-    environment: Mapping[VariableName, Text] = field(default_factory=dict)
-    checkpoints: AbsolutePath = ""
+    words: Annotated[tuple[Text, ...], Constraint("a task", bool)]  # the task of primus-cli and its arguments
+    created: Text = ""  # written by earlier releases
+    gpus_per_node: Count = 0  # GPUs on each host
+    processes_per_node: Count = 0  # ranks on each host; 0: one per GPU
+    options: tuple[Text, ...] = ()  # more options of `primus-cli direct`
+    environment: Mapping[VariableName, Text] = field(default_factory=dict)  # environment variables of the ranks
+    checkpoints: AbsolutePath = ""  # folder of the checkpoints; empty: the trainer's default in the run folder
     grace_s: Annotated[int, _number(1)] = 120
     policy: Policy = field(default_factory=Policy)
     direct: Direct = field(default_factory=Direct)
     slurm: Slurm = field(default_factory=Slurm)
     kubernetes: Kubernetes | None = None
-    left_out: tuple[LeftOut, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()  # hosts that were out of service at submission
 
     @property
     def processes(self) -> int:

@@ -47,36 +47,22 @@ class Toleration:
 @readable
 @dataclass(frozen=True)
 class Kubernetes:
-    """Where an attempt's pods are created, and what each pod gets.
-
-    Attributes:
-        form: The kind of object, one of FORMS.
-        storage: Folder of the shared storage, the same in the pod and on the host.
-        claim: PersistentVolumeClaim with that storage; empty: a hostPath volume.
-        host_network: Whether pods use the network of their host.
-        resources: Requests, equal to the limits; includes GPUs.
-        node_selector: Labels that a node must have.
-        priority: A priority class of Kueue; without a queue, a PriorityClass.
-        topology: Label of nodes that the pods should share.
-        secrets: Secrets whose keys become environment variables.
-        spares: Nodes that are used last.
-        groups: Group numbers of the pods in addition to those of the job's user.
-    """
+    """Where an attempt's pods are created, and what each pod gets."""
 
     image: Image
     namespace: Namespace
-    form: Form = "auto"
-    storage: Folder = "/jfs"
-    claim: OptionalName = ""
-    host_network: bool = False
-    resources: Mapping[Label, Quantity] = field(default_factory=dict)
-    node_selector: Mapping[Label, LabelValue] = field(default_factory=dict)
+    form: Form = "auto"  # the kind of object, one of FORMS
+    storage: Folder = "/jfs"  # folder of the shared storage, the same in the pod and on the host
+    claim: OptionalName = ""  # PersistentVolumeClaim with that storage; empty: a hostPath volume
+    host_network: bool = False  # whether pods use the network of their host
+    resources: Mapping[Label, Quantity] = field(default_factory=dict)  # requests, equal to the limits; includes GPUs
+    node_selector: Mapping[Label, LabelValue] = field(default_factory=dict)  # labels that a node must have
     tolerations: tuple[Toleration, ...] = ()
     queue: OptionalName = ""
-    priority: OptionalName = ""
-    topology: OptionalLabel = ""
+    priority: OptionalName = ""  # a priority class of Kueue; without a queue, a PriorityClass
+    topology: OptionalLabel = ""  # label of nodes that the pods should share
     pull_secrets: tuple[Name, ...] = ()
-    secrets: tuple[Name, ...] = ()
-    spares: tuple[Name, ...] = ()
+    secrets: tuple[Name, ...] = ()  # secrets whose keys become environment variables
+    spares: tuple[Name, ...] = ()  # nodes that are used last
     shm: Quantity = "16Gi"
-    groups: tuple[GroupId, ...] = ()
+    groups: tuple[GroupId, ...] = ()  # group numbers of the pods in addition to those of the job's user

@@ -62,64 +62,40 @@ class Attempt:
 @readable
 @dataclass(frozen=True)
 class State:
-    """The state of a job. Times are in seconds since the epoch.
-
-    Attributes:
-        revoked: The lease of the attempt is revoked: its nodes end their launchers.
-        revoked_at: When the revocation was written.
-        since: Start of the phase.
-        not_before: Earliest start of the next attempt.
-        restarts_without_progress: Restarts since the last new step.
-        stops: Attempts since the last new step that were stopped from outside; they do not count against the retry budget.
-        best_step: The highest step of all attempts.
-        step_at: When the watcher saw that step.
-        target_id: The target's own id of the attempt.
-        spares: A scheduler may use spare nodes for the newest attempt.
-        stopping: Why an attempt is being stopped: cancel, failed, lost, no_progress or not_started.
-        deadline: When the lease of a stopping attempt is revoked at the latest.
-        cancel: The user requested cancellation.
-        verdict: The target's own reason for the end of the attempt.
-        failing_since: When the first launcher of the attempt ended.
-        unknown: Hosts that do not answer, and since when.
-        lost: Hosts lost in the newest attempt.
-        unclear: Hosts that neither ended nor count as lost.
-        absent: Hosts on which the attempt never started.
-        placed: Hosts that the scheduler chose and that have not started yet, and since when.
-        attempts: All attempts, oldest first; the file has the newest 50.
-    """
+    """The state of a job. Times are in seconds since the epoch."""
 
     job: str
     phase: str = PENDING
     reason: str = ""
     fix: str = ""
     attempt: int = 0
-    revoked: bool = False
-    revoked_at: float = 0.0
+    revoked: bool = False  # the lease of the attempt is revoked: its nodes end their launchers
+    revoked_at: float = 0.0  # when the revocation was written
     updated: float = 0.0
-    since: float = 0.0
-    not_before: float = 0.0
+    since: float = 0.0  # start of the phase
+    not_before: float = 0.0  # earliest start of the next attempt
     restarts: int = 0
-    restarts_without_progress: int = 0
-    stops: int = 0
-    best_step: int | None = None
+    restarts_without_progress: int = 0  # restarts since the last new step
+    stops: int = 0  # attempts since the last new step that were stopped from outside; they do not count against the retry budget
+    best_step: int | None = None  # the highest step of all attempts
     step: int | None = None
-    step_at: float | None = None
+    step_at: float | None = None  # when the watcher saw that step
     checkpoint: int | None = None
     hosts: tuple[Host, ...] = ()
-    target_id: str = ""
-    spares: bool = False
-    stopping: str = ""
-    deadline: float = 0.0
-    cancel: bool = False
-    verdict: str = ""
-    failing_since: float = 0.0
-    unknown: tuple[tuple[str, float], ...] = ()
-    lost: tuple[str, ...] = ()
-    unclear: tuple[str, ...] = ()
-    absent: tuple[str, ...] = ()
-    placed: tuple[tuple[str, float], ...] = ()
+    target_id: str = ""  # the target's own id of the attempt
+    spares: bool = False  # a scheduler may use spare nodes for the newest attempt
+    stopping: str = ""  # why an attempt is being stopped: cancel, failed, lost, no_progress or not_started
+    deadline: float = 0.0  # when the lease of a stopping attempt is revoked at the latest
+    cancel: bool = False  # the user requested cancellation
+    verdict: str = ""  # the target's own reason for the end of the attempt
+    failing_since: float = 0.0  # when the first launcher of the attempt ended
+    unknown: tuple[tuple[str, float], ...] = ()  # hosts that do not answer, and since when
+    lost: tuple[str, ...] = ()  # hosts lost in the newest attempt
+    unclear: tuple[str, ...] = ()  # hosts that neither ended nor count as lost
+    absent: tuple[str, ...] = ()  # hosts on which the attempt never started
+    placed: tuple[tuple[str, float], ...] = ()  # hosts that the scheduler chose and that have not started yet, and since when
     excluded: tuple[Excluded, ...] = ()
-    attempts: tuple[Attempt, ...] = ()
+    attempts: tuple[Attempt, ...] = ()  # all attempts, oldest first; the file has the newest 50
     watcher: str = ""
 
     @property

@@ -45,19 +45,13 @@ class KubernetesRules:
     """Root's rules for jobs of Kubernetes; all empty without Kubernetes.
 
     Every account may use Secrets whose names begin with its own name and a dash.
-
-    Attributes:
-        namespaces: Namespaces that may have jobs.
-        storage: Folders of nodes that pods may mount.
-        groups: Group numbers that pods may have in addition to those of the account.
-        secrets: Secrets that all accounts may use.
     """
 
     kubeconfig: str = ""
-    namespaces: tuple[str, ...] = ()
-    storage: tuple[str, ...] = ()
-    groups: tuple[int, ...] = ()
-    secrets: tuple[str, ...] = ()
+    namespaces: tuple[str, ...] = ()  # namespaces that may have jobs
+    storage: tuple[str, ...] = ()  # folders of nodes that pods may mount
+    groups: tuple[int, ...] = ()  # group numbers that pods may have in addition to those of the account
+    secrets: tuple[str, ...] = ()  # secrets that all accounts may use
 
 
 def perform(request: Mapping[str, Any], account: pwd.struct_passwd, rules: KubernetesRules, api: Api) -> Any:

@@ -62,20 +62,13 @@ _BY_WATCHER = "send requests through the job's own watcher"
 @readable
 @dataclass(frozen=True)
 class HostRules:
-    """The administrator's settings of this host.
-
-    Attributes:
-        min_uid: Lowest number of an account that may have jobs.
-        properties: More systemd properties of the units.
-        accounts: Accounts that may have jobs; None: the settings are of an earlier release.
-        refuse_sudo: Refuse accounts that sudo gives any right on this host, even if `accounts` contains them.
-    """
+    """The administrator's settings of this host."""
 
     folder: Path
-    min_uid: int = 1000
-    properties: tuple[str, ...] = ()
-    accounts: tuple[str, ...] | None = None
-    refuse_sudo: bool = True
+    min_uid: int = 1000  # lowest number of an account that may have jobs
+    properties: tuple[str, ...] = ()  # more systemd properties of the units
+    accounts: tuple[str, ...] | None = None  # accounts that may have jobs; None: the settings are of an earlier release
+    refuse_sudo: bool = True  # refuse accounts that sudo gives any right on this host, even if `accounts` contains them
 
 
 @dataclass(frozen=True)

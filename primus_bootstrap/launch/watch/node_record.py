@@ -25,31 +25,19 @@ _TAIL_BYTES = 1 << 14
 @readable
 @dataclass(frozen=True)
 class NodeRecord:
-    """The launcher of one node. Times are in seconds since the epoch.
-
-    Attributes:
-        host: Its name in the inventory, in Slurm or in Kubernetes.
-        node: Its own hostname.
-        boot_id: Identifies this boot of the machine.
-        target_id: The target's id of the attempt.
-        ended: End of the launcher; None: it runs, or was killed.
-        exit_code: Exit code of the launcher.
-        note: Why the program `attempt` ended the launcher.
-        address: Address of a pod.
-        pod: Name of the pod.
-    """
+    """The launcher of one node. Times are in seconds since the epoch."""
 
     rank: int
-    host: str
-    node: str
-    boot_id: str
-    target_id: str
+    host: str  # its name in the inventory, in Slurm or in Kubernetes
+    node: str  # its own hostname
+    boot_id: str  # identifies this boot of the machine
+    target_id: str  # the target's id of the attempt
     started: float
-    ended: float | None = None
-    exit_code: int | None = None
-    note: str = ""
-    address: str = ""
-    pod: str = ""
+    ended: float | None = None  # end of the launcher; None: it runs, or was killed
+    exit_code: int | None = None  # exit code of the launcher
+    note: str = ""  # why the program `attempt` ended the launcher
+    address: str = ""  # address of a pod
+    pod: str = ""  # name of the pod
     schema: str = SCHEMA
 
 

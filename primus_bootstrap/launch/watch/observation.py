@@ -19,66 +19,44 @@ PASS, FAIL, UNKNOWN = "pass", "fail", "unknown"
 
 @dataclass(frozen=True)
 class NodeObservation:
-    """One node of an attempt.
-
-    Attributes:
-        exit_code: Exit code of the launcher; None if it is unknown.
-        restarted: The launcher ended because the host rebooted.
-        heard: The launcher is silent, and the scheduler hears from the host.
-        begun: False if the node ended before its launcher started.
-        placed: The scheduler chose this host, which has not started the launcher yet, or refused to.
-    """
+    """One node of an attempt."""
 
     host: str
     state: str
-    exit_code: int | None = None
-    restarted: bool = False
+    exit_code: int | None = None  # exit code of the launcher; None if it is unknown
+    restarted: bool = False  # the launcher ended because the host rebooted
     why: str = ""
-    heard: bool = False
-    begun: bool = True
-    placed: bool = False
+    heard: bool = False  # the launcher is silent, and the scheduler hears from the host
+    begun: bool = True  # False if the node ended before its launcher started
+    placed: bool = False  # the scheduler chose this host, which has not started the launcher yet, or refused to
 
 
 @dataclass(frozen=True)
 class Observation:
-    """An attempt.
+    """An attempt."""
 
-    Attributes:
-        status: State of the attempt as a whole.
-        verdict: The target's own reason for its end.
-        hosts: The hosts, if the target chooses them.
-        paused: The target has suspended it.
-    """
-
-    status: str
+    status: str  # state of the attempt as a whole
     nodes: tuple[NodeObservation, ...] = ()
-    verdict: str = ""
+    verdict: str = ""  # the target's own reason for its end
     target_id: str = ""
-    hosts: tuple[Host, ...] = ()
+    hosts: tuple[Host, ...] = ()  # the hosts, if the target chooses them
     why: str = ""
-    paused: bool = False
+    paused: bool = False  # the target has suspended it
     progress: Progress = field(default_factory=Progress)
     requests: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A host that may run the next attempt.
-
-    Attributes:
-        health: Verdict of its health checks.
-        written: Time of the health checks, in seconds since the epoch.
-        busy: Units of other jobs on it.
-        gpus: Number of GPUs; None: unknown.
-    """
+    """A host that may run the next attempt."""
 
     host: Host
     answers: bool
-    health: str = UNKNOWN
-    written: float = 0.0
+    health: str = UNKNOWN  # verdict of its health checks
+    written: float = 0.0  # time of the health checks, in seconds since the epoch
     spare: bool = False
-    busy: str = ""
-    gpus: int | None = None
+    busy: str = ""  # units of other jobs on it
+    gpus: int | None = None  # number of GPUs; None: unknown
     why: str = ""
 
 

@@ -37,17 +37,13 @@ class Nodes(Protocol):
 
 @dataclass
 class DirectTarget:
-    """The hosts of one job.
-
-    Attributes:
-        refused: Error messages of the newest start, by host.
-        running: The last answers of the hosts that run the newest attempt, the oldest first.
-    """
+    """The hosts of one job."""
 
     job: Job
     folder: JobFolder
     broker: Nodes
-    refused: dict[str, str] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)  # error messages of the newest start, by host
+    # The last answers of the hosts that run the newest attempt, the oldest first.
     running: dict[Host, dict[str, Any]] = field(default_factory=dict)
 
     def candidates(self) -> Candidates:

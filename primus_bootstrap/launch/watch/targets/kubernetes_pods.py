@@ -26,29 +26,19 @@ _SHOWN = 300
 
 @dataclass(frozen=True)
 class Pod:
-    """One pod.
-
-    Attributes:
-        node: Its node; empty before it is scheduled.
-        well: It runs, and the kubelet has reported it recently.
-        exit_code: Exit code of the container, from the kubelet.
-        stuck: Why the container cannot be started.
-        waits: Why the pod is not scheduled.
-        failed: Why the pod failed before its container ran.
-        placed: It has a node, whose kubelet has not started the container yet, or refused to.
-    """
+    """One pod."""
 
     name: str
     rank: int
-    node: str = ""
+    node: str = ""  # its node; empty before it is scheduled
     created: str = ""
     running: bool = False
-    well: bool = False
-    exit_code: int | None = None
-    stuck: str = ""
-    waits: str = ""
-    failed: str = ""
-    placed: bool = False
+    well: bool = False  # it runs, and the kubelet has reported it recently
+    exit_code: int | None = None  # exit code of the container, from the kubelet
+    stuck: str = ""  # why the container cannot be started
+    waits: str = ""  # why the pod is not scheduled
+    failed: str = ""  # why the pod failed before its container ran
+    placed: bool = False  # it has a node, whose kubelet has not started the container yet, or refused to
     preempted: bool = False
     deleted: bool = False
 
