@@ -32,10 +32,8 @@ def make_lock(  # noqa: PLR0913 - all needed
     """Resolve all needs; return the lock and the unresolved needs. Unresolved needs keep their entries of the earlier lock.
 
     Args:
-        needs: The downloads of an apply.
         before: The earlier lock.
         sources: Returns the package sources of a target.
-        folder: The folder for apt's state.
         progress: Receives one line per step.
         proofs: Checks of files without a checksum, by URL.
     """

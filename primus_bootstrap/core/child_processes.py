@@ -162,8 +162,6 @@ def supervise(
     """Wait for a child. Pass the first signal on as one SIGTERM; end everything after the grace time or at a repeated signal.
 
     Args:
-        child: The started program.
-        signals: The signals sent to this process.
         grace_s: Seconds between the first signal and the end of everything.
         targets: Returns the processes that get SIGTERM, from the child's pid.
         request_stop: Stops the program in another way; called once. If it returns True, no SIGTERM is sent.

@@ -99,8 +99,6 @@ def read(  # noqa: PLR0913 - everything after the data has a default
     """Return the data as a value of this type.
 
     Args:
-        kind: A dataclass.
-        data: The plain data.
         origin: File or other source of the data, for the message.
         schema: The value that the key `schema` must have; empty: the dataclass decides about that key.
         ignored: Paths of keys that are skipped, for example those of earlier releases.

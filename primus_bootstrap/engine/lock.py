@@ -65,7 +65,6 @@ def cluster_lock(state_dir: Path, *, verb: str, run: str, wait_s: float = _CHILD
     Args:
         state_dir: The cluster's state folder; created with mode 0700 if it is missing.
         verb: The verb of the holder, for the error message of the next command.
-        run: The id of the run.
         wait_s: How long to wait for the Ansible processes of a holder that died.
 
     Raises:

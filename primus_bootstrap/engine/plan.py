@@ -45,7 +45,6 @@ def make_plan(  # noqa: PLR0913 - one parameter per way to narrow a run
     """Match the phases of a playbook with the hosts of a cluster.
 
     Args:
-        cluster: The validated inventory.
         playbook: Path below `playbooks/`.
         phases: Use only these phases, in the order of the playbook; empty for all.
         start: Skip the phases before this one.
@@ -53,7 +52,8 @@ def make_plan(  # noqa: PLR0913 - one parameter per way to narrow a run
         target: The host that a day-2 playbook works on.
 
     Raises:
-        PlanError: A phase does not exist, the limit matches no host, or no step remains.
+        UsageError: A phase does not exist, or the limit matches no host.
+        PlanError: No step remains.
     """
     selected = _select_phases(load_phases(content.playbooks_dir(), playbook), phases, start)
     allowed = _allowed_hosts(cluster, limit)

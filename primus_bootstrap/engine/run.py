@@ -85,9 +85,6 @@ def apply_plan(  # noqa: PLR0913 - three values and four hooks for the caller
     Ansible reads a copy of hosts.yaml and its variable files.
 
     Args:
-        cluster: The validated inventory.
-        plan: The plan from `make_plan`.
-        options: How to run it.
         on_event: Called with every event, in the thread of the caller.
         cancel: Set it to stop Ansible; the report is written, with exit code 130.
         runner: Starts Ansible; the default is `AnsibleRunner`.

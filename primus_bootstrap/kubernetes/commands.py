@@ -92,7 +92,6 @@ def add_workers(hosts: Sequence[str], *, unknown: Iterable[str] = (), controller
     """Add workers. Only they are changed.
 
     Args:
-        hosts: The new workers in hosts.yaml.
         unknown: Hosts without cached facts, which are gathered.
         controller_fetches: The controller downloads files for the hosts (`download_localhost`).
     """

@@ -93,10 +93,7 @@ def check(paths: KubesprayPaths, commands: Sequence[Command], environment: Mappi
     """Run Kubespray's own checks of the inventory, without SSH.
 
     Args:
-        paths: The paths of Kubespray.
         commands: The commands to run; the syntax of each playbook is checked.
-        environment: The environment of its Ansible.
-        secrets: The arguments for Vault.
 
     Raises:
         PlanError: A check failed; the error has the first failure.

@@ -92,7 +92,6 @@ def choose(
 
     Args:
         before: The state after the last successful run; None for a new cluster.
-        now: The state of the current hosts.yaml.
         present: The hosts that may be changed: the selected node, or the hosts that have not failed in this run.
         unknown: Hosts without cached facts.
         whole: Run the full play in any case.

@@ -121,9 +121,7 @@ def check_commands(
 
     Args:
         kubespray: The result of `prepare`.
-        commands: The commands.
         verb: `remove`, `forget`, `recover`, `upgrade` or `reset`.
-        host: The host to remove.
         away: Hosts that the upgrade excludes, whose state does not change.
 
     Raises:

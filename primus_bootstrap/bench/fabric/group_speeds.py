@@ -46,10 +46,7 @@ def evaluate_pairs(
     """Evaluate pairs by all their runs. A pair that works, but has nothing to compare with, passes with the code `no_yardstick`.
 
     Args:
-        runs: The runs of one step.
         comparable: Returns the same text for pairs with the same models and the same kind of path.
-        floors: The floors of models.
-        settings: The limits.
     """
     by_pair: dict[tuple[str, ...], list[GroupRunResult]] = defaultdict(list)
     by_series: dict[tuple[str, GroupKey], dict[tuple[str, ...], list[Result]]] = defaultdict(lambda: defaultdict(list))

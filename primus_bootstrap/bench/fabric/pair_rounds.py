@@ -29,7 +29,6 @@ def chosen_rounds(hosts: Sequence[str], location_of: Mapping[str, str], *, insid
     """Return a few rounds inside locations and between locations; no pair occurs twice.
 
     Args:
-        hosts: The hosts.
         location_of: Each host's rack, or on a rail-optimised fabric its group of leaf switches. A path inside a location uses one
             switch, a path across locations uses the spine. A host without a location has one of its own.
         inside: Rounds inside the locations, in all of them at once. A location with fewer possible rounds runs those.

@@ -47,8 +47,6 @@ def next_round(
     """Store the results of the finished round and the groups of the next one. Return the next round in words; empty at the end.
 
     Args:
-        store: The store of the bench.
-        fleet: The benched hosts.
         present: The hosts that are still reachable.
         facts: Returns `address`, `switch` and `rack` by host, as the inventory states them.
         at_once: Number of hosts that may run at the same time; 0 for any number.

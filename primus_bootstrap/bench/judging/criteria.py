@@ -102,10 +102,8 @@ def compute_limits(others: Spread, usual_error: float, chance: float, settings: 
     """Return the limits.
 
     Args:
-        others: Spread of the other values.
         usual_error: The part of that spread that comes from the measurement.
         chance: Accepted probability that a healthy value fails.
-        settings: The stated limits.
     """
     natural_spread = math.sqrt(max(0.0, others.sigma**2 - usual_error**2))
     sigmas = multiplier(chance, others.size)
@@ -172,11 +170,7 @@ def peer_criterion(  # noqa: PLR0913, PLR0917 - all inputs of the comparison
     """Return the comparison with peers: hosts with the same model and versions in this bench; if they are few, also earlier passes.
 
     Args:
-        key: The group.
-        samples: The samples of the group.
-        history: Earlier benches.
         chances: Accepted probability of a wrong failure for one comparison, by host.
-        settings: The stated limits.
         unit: What the samples are, in messages.
     """
     hosts = {sample.host for sample in samples}

@@ -19,7 +19,6 @@ def new_records(evaluation: BenchEvaluation, fingerprints: Mapping[str, Fingerpr
     """Return the records of an evaluation.
 
     Args:
-        evaluation: Verdicts and values.
         fingerprints: Software versions by host; a missing host gets an empty fingerprint.
         time: The controller's clock (seconds since the epoch).
     """

@@ -71,9 +71,6 @@ def evaluate_results(  # noqa: PLR0913 - all inputs of an evaluation; by name
 
     Args:
         results: Results of all hosts and rounds; a duplicate line counts once.
-        floors: The floors of models.
-        history: Earlier benches.
-        settings: The limits.
         hosts: The benched hosts. A host without a result of a benchmark that most others gave is `unknown`.
         others: Further verdicts on the hosts: unreadable lines, node checks.
         rounds_done: Number of rounds of reruns so far.

@@ -54,7 +54,6 @@ def newest_values(runs: Iterable[BenchRun], hosts: Iterable[str]) -> tuple[Repor
 
     Args:
         runs: Benches, newest first. They are read only until all of `hosts` are found.
-        hosts: The hosts to find.
     """
     missing, found = set(hosts), set[tuple[str, str]]()
     values: list[ReportedValue] = []

@@ -81,11 +81,7 @@ def select_hosts(
     """Select the hosts of a job.
 
     Args:
-        hosts: The candidates.
-        spares: Hosts that replace others.
         nodes: Number of hosts that the job needs.
-        unavailable: Hosts that are out of service.
-        speeds: Measured speeds.
 
     Raises:
         PlanError: Too few hosts are in service.

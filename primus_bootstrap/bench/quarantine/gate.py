@@ -52,7 +52,6 @@ def decide(  # noqa: PLR0913 - all inputs of a decision; all by name
         gpu_nodes: The number of GPU nodes in the cluster.
         now: The controller's clock (seconds since the epoch).
         codes: Why verdicts are unknown, where that is known.
-        breaker: The breaker, if it is open.
     """
     by_host: dict[str, list[Verdict]] = defaultdict(list)
     for verdict in verdicts:

@@ -25,13 +25,8 @@ def build_report(  # noqa: PLR0913 - all parts of a report; by name
     """Return the report of a bench.
 
     Args:
-        cluster: Name of the cluster.
-        tier: Name of the tier.
         now: The controller's clock (seconds since the epoch).
         hosts: The verdict of each host under the policy; a check that the policy only warns about fails no host.
-        evaluation: Verdicts and values.
-        gate: Decisions and the breaker.
-        history: Earlier benches.
     """
     values = reported_values(evaluation.values)
     started = min((verdict.started for verdict in evaluation.verdicts if verdict.started), default=now)
@@ -77,7 +72,6 @@ def device_histories(values: Iterable[ReportedValue], records: Mapping[str, Sequ
     """Return the earlier values of each value's device in the same series, oldest first.
 
     Args:
-        values: The values of this bench.
         records: Earlier benches by `device_key`.
     """
     points: dict[tuple[str, str, str, str], list[HistoryPoint]] = {}

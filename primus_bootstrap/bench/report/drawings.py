@@ -178,9 +178,7 @@ def sparkline(histories: Sequence[DeviceHistory], current: Mapping[str, float], 
     """Return the drawing of a host's history in one series.
 
     Args:
-        histories: Earlier values by device.
         current: The value of this bench by device.
-        text: The same in words.
     """
     shares = {history.device: _shares(history, current.get(history.device)) for history in histories}
     reach = max(MIN_SPARK_RANGE, *(abs(share - 1) for device_shares in shares.values() for share in device_shares))

@@ -187,7 +187,6 @@ def _worst_change(changes: Mapping[str, float], better: str, benches: int) -> st
     Args:
         changes: The current value by device, as a share of the median of its earlier values.
         better: `higher`, `lower`, or empty.
-        benches: Number of earlier benches.
     """
     earlier = f"{benches} earlier bench{'es' if benches != 1 else ''}"
     if not changes:

@@ -52,8 +52,6 @@ def steps_for_host(answers: HostAnswers, request: BenchRequest, *, round_: int, 
     """Return the steps that a host runs in a round; nothing if no bench is due.
 
     Args:
-        answers: What the host reported so far.
-        request: How hosts are measured.
         round_: 0 for the first round; later rounds run only `reruns`, while the time budget lasts.
         reruns: Repeats by benchmark.
     """

@@ -56,7 +56,6 @@ class BenchStore:
 
         Args:
             policy_file: The site's policy; empty for the shipped one.
-            tier: Name of the tier.
             read_only: Only check the arguments, and change nothing.
 
         Returns:
@@ -64,7 +63,7 @@ class BenchStore:
 
         Raises:
             InventoryError: The policy is invalid.
-            PlanError: The policy has no such tier.
+            UsageError: The policy has no such tier.
             RunError: The folder cannot be used, or the earlier decisions are damaged.
         """
         tiers = list(read_policy(policy_file).tiers)

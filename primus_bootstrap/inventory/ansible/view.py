@@ -103,7 +103,7 @@ class ManagersView:
         """Return the hosts that match an Ansible host pattern, in inventory order.
 
         Raises:
-            PlanError: The pattern is invalid.
+            UsageError: The pattern is invalid.
         """
         from ansible.errors import AnsibleError  # noqa: PLC0415
 
@@ -255,8 +255,6 @@ def open_view(  # noqa: PLR0913, PLR0917 - paths, loader and passwords of one in
     Args:
         path: hosts.yaml, or a snapshot of it.
         original: hosts.yaml; the value of `inventory_file`.
-        loader: Ansible's file loader.
-        vault: The Vault passwords.
         files: The variable files. They are read here because Ansible reads them later and would stop at an invalid one.
         encrypted: The variable files that cannot be decrypted. Ansible sees them as empty.
 

@@ -182,7 +182,6 @@ def json_schema(options: Sequence[Option], *, closed: bool) -> dict[str, Any]:
     """Return a JSON Schema for files of variables (`group_vars/*.yml`, `host_vars/*.yml`).
 
     Args:
-        options: The variables that it describes.
         closed: Reject all other names except those of Kubespray, of Ansible and of the user's own.
     """
     schema: dict[str, Any] = {

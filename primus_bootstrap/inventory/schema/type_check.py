@@ -66,8 +66,6 @@ def check_value(option: Option, node: yaml.Node, *, quotable: bool, path: str = 
     """Yield the problems of one value, and the parts that only a run can check.
 
     Args:
-        option: The entry of the argument spec.
-        node: The value.
         quotable: Whether messages may show the value. Values of `no_log` options are never shown.
         path: The path of the option in a nested variable, for messages.
     """

@@ -22,9 +22,7 @@ def run_tool(environment: Mapping[str, str], argv: Sequence[str], *, install: st
 
     Args:
         environment: The tool's environment. The system's folders are appended to its PATH.
-        argv: The tool and its arguments.
         install: The package that contains the tool; default: the tool's name.
-        allow_empty: Accept an empty output.
 
     Raises:
         UnavailableError: The tool is missing, cannot be run or fails, or it writes to stderr.

@@ -100,8 +100,6 @@ def choose_ports(ports: Sequence[Port], gpus: Sequence[Gpu], *, deny: Sequence[s
     """Choose the ports for training traffic.
 
     Args:
-        ports: All ports of the host.
-        gpus: The GPUs of the host.
         deny: Shell patterns of devices, ports (`mlx5_0:1`), interfaces or PCI addresses that are for storage or management.
         route_devices: The interface of the cluster's route and its lower devices.
     """

@@ -40,7 +40,6 @@ def choose_interface(host: sysfs.Host, *, name: str = "", peer: str = "") -> Int
     """Choose the interface for rendezvous and socket traffic.
 
     Args:
-        host: The host.
         name: An interface set by the site; it must exist on the host.
         peer: An address in the cluster; its route is used instead of the default route.
     """

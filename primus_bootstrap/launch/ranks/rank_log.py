@@ -127,8 +127,6 @@ def first_failure_code(run_dir: Path, node: str, since: float = 0.0) -> int | No
     Ranks that failed by themselves take precedence over ranks that exited with 75, and those over ranks that were asked to stop.
 
     Args:
-        run_dir: The run folder.
-        node: The name of the node.
         since: Ignore ranks started before this time (seconds since the epoch, by this node's clock).
     """
     ended = [record for record in read_records(run_dir) if record.node == node and record.exit_code and record.started >= since]

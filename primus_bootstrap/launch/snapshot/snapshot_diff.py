@@ -101,7 +101,6 @@ def with_original_names(run: Mapping[str, Any], snapshot: Path, original: Mappin
     Args:
         run: A run that may be a replay.
         snapshot: The snapshot folder from which it may have been replayed.
-        original: The content of that snapshot.
     """
     names = {str((snapshot / run_snapshot.FILES / item["copy"]).absolute()): item["path"] for item in original["files"] if item["copy"]}
 

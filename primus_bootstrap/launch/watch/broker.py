@@ -130,9 +130,7 @@ def answer(request: Mapping[str, Any], uid: int, settings: Settings) -> Any:
     """Carry out a request, and return the answer.
 
     Args:
-        request: The request.
         uid: The account of the sender, from the kernel.
-        settings: Root's settings.
 
     Raises:
         PrimusError: The request is invalid or not allowed.

@@ -42,7 +42,6 @@ def read_owned(root: Path, job_id: str, names: Sequence[str], *, timeout_s: floa
 
     Args:
         root: The folder of all jobs.
-        job_id: The job.
         names: Files in its folder; each must be a regular file of the folder's owner.
         timeout_s: Time limit for everything, in seconds.
 

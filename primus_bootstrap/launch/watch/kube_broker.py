@@ -60,8 +60,6 @@ def perform(request: Mapping[str, Any], account: pwd.struct_passwd, rules: Kuber
     Args:
         request: A request of `BrokeredCluster`; the caller has checked that its job belongs to the account.
         account: The account of the sender, from the kernel.
-        rules: Root's rules.
-        api: The API server.
 
     Raises:
         UsageError: The request is not allowed or malformed.

@@ -84,10 +84,8 @@ def _check_slower(node: Node, slow: Sequence[Port], fast: Sequence[Port], ports:
     """Check ports that are slower than training ports of the same model: by design, or degraded before gpu.json was written.
 
     Args:
-        node: The node.
         slow: The slower ports.
         fast: The training ports, or ports of the same model, that run at the full rate.
-        ports: All ports.
         least: The full rate (Gbit/s).
     """
     rate, count = node.expected.get("rdma_rate_gbit_per_s"), node.expected.stated("rdma_ports")
