@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 Status = Literal["ok", "changed", "failed", "unreachable", "skipped", "ignored"]
-STATUSES: tuple[Status, ...] = get_args(Status)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +26,7 @@ class RunStarted:
 
 @dataclass(frozen=True, slots=True)
 class HostPinned:
-    """A host key was pinned: `source` is `hosts.yaml` or `first contact`."""
+    """A host key was pinned. `fingerprint` has ssh's format; `source` is `hosts.yaml` or `first contact`."""
 
     host: str
     address: str
@@ -117,7 +116,7 @@ class RunFinished:
     problem: str = ""
 
 
-Event = RunStarted | HostPinned | PhaseStarted | TaskStarted | HostResult | VerdictFound | PhaseFinished | Recap | RunFinished
+Event = RunStarted | Preparing | HostPinned | PhaseStarted | TaskStarted | HostResult | VerdictFound | PhaseFinished | Recap | RunFinished
 
 _KINDS: dict[str, type[Event]] = {kind.__name__: kind for kind in get_args(Event)}
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from primus_bootstrap.core.atomic_files import write_atomic
 from primus_bootstrap.core.commands import run_command
 from primus_bootstrap.core.errors import PlanError
+from primus_bootstrap.engine.events import HostPinned
 from primus_bootstrap.engine.ssh import first_contact, known_hosts_path, route_arguments, ssh_name
 from primus_bootstrap.engine.state_folder import state_errors
 
@@ -36,17 +37,6 @@ _THREADS = 32
 _THREADS_BEHIND_BASTION = 8
 _FROM_INVENTORY = "host_key"  # in the comment of a key from hosts.yaml
 _NO_LOGIN = ("-o", "BatchMode=yes", "-o", "PreferredAuthentications=none", "-o", "ControlMaster=no", "-o", "ControlPath=none")
-
-
-@dataclass(frozen=True, slots=True)
-class Pin:
-    """A newly pinned key. `fingerprint` has ssh's format; `source` is `hosts.yaml` or `first contact`."""
-
-    host: str
-    address: str
-    key_type: str
-    fingerprint: str
-    source: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +63,7 @@ class _Entry:
         return self.other or f"{','.join(self.names)} {self.key_type} {self.key} {self.comment}".rstrip()
 
 
-def pin_host_keys(cluster: Cluster, hosts: Sequence[str]) -> tuple[Pin, ...]:
+def pin_host_keys(cluster: Cluster, hosts: Sequence[str]) -> tuple[HostPinned, ...]:
     """Pin the key of each host that has none; skip hosts that do not answer.
 
     A pinned key that came from `host_key` is replaced if hosts.yaml has another key now.
@@ -196,7 +186,7 @@ def _inventory_key(link: Connection) -> _Entry | None:
     )
 
 
-def _first_key(link: Connection) -> tuple[_Entry, Pin] | None:
+def _first_key(link: Connection) -> tuple[_Entry, HostPinned] | None:
     expected = _inventory_key(link)
     if expected:
         entry: _Entry | None = _Entry((_resolved_name(link),), expected.key_type, expected.key, expected.comment)
@@ -205,7 +195,7 @@ def _first_key(link: Connection) -> tuple[_Entry, Pin] | None:
     if entry is None:
         return None
     source = "hosts.yaml" if expected else "first contact"
-    return entry, Pin(link.host, link.address, entry.key_type, fingerprint(entry.key), source)
+    return entry, HostPinned(link.host, link.address, entry.key_type, fingerprint(entry.key), source)
 
 
 def _contact(link: Connection) -> _Entry | None:
