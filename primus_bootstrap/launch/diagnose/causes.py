@@ -10,25 +10,25 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from primus_bootstrap.launch.diagnose.log_lines import LINE_CHARACTERS
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 HARDWARE, CAUSE, HANG, CONSEQUENCE, OUTSIDE = "hardware", "cause", "hang", "consequence", "outside"
 KILLED = "killed"
-# Only the beginning of a line is matched, because a line can be a dump of a megabyte.
-_LINE_CHARACTERS = 2000
 # A line without any of these words matches no log pattern. This makes ordinary lines of a thousand ranks cheap. A test generates lines from
 # each pattern to verify the list.
 _WORDS = (
     " is -", "abort", "addrinuse", "ancdata", "another model", "argument", "assert", "broken", "busy", "call to", "can't", "cancelled",
     "cannot", "compatible", "compiled with", "compiler", "connection", "could not", "couldn't", "cudaerror", "data set", "denied",
     "deserializ", "device", "driver", "due to", "eccnot", "endpoint", "errno", "error", "exceeded", "exception", "exited", "fail",
-    "fatal", "fault", "file", "finite", "gpu", "hiperror", "holds", "ibv_", "illegal", "in use", "inf", "insufficient", "is corrupted",
-    "killed", "loss scale", "magic", "memlock", "mismatch", "missing", "name resolution", "nan", "net/ib", "ninja", "no such", "nobinary",
-    "nodevice", "not found", "not one", "not set", "nothing was", "obj", "offline", "only", "oom", "out of", "permission", "pickle",
-    "picklingerror", "progress", "read-only", "resolve", "service", "setting", "shared memory", "socket", "space", "stale", "state_dict",
-    "status_", "step-", "stuck", "symbol", "thread", "time", "too many", "train: rank", "trunc", "unable", "unavailable", "unreachable",
-    "watchdog", "written",
+    "fatal", "fault", "file", "finite", "free mem", "gpu", "hiperror", "holds", "ibv_", "illegal", "in use", "inf", "initialized",
+    "insufficient", "is corrupted", "killed", "loss scale", "magic", "memlock", "mismatch", "missing", "name resolution", "nan", "net/ib",
+    "ninja", "no such", "nobinary", "nodevice", "not found", "not one", "not set", "nothing was", "obj", "offline", "only", "oom",
+    "out of", "permission", "pickle", "picklingerror", "progress", "read-only", "resolve", "service", "setting", "shared memory",
+    "socket", "space", "stale", "state_dict", "status_", "step-", "stuck", "symbol", "thread", "time", "too many", "train: rank", "trunc",
+    "unable", "unavailable", "unreachable", "watchdog", "written",
 )  # fmt: skip
 
 
@@ -43,9 +43,12 @@ class Cause:
     fix: tuple[str, ...]
     source: str
     needs: str = ""
+    nccl_warn: bool = False
+    explains: frozenset[str] = frozenset()
     signals: tuple[int, ...] = ()
     log: tuple[re.Pattern[str], ...] = ()
     kernel: tuple[re.Pattern[str], ...] = ()
+    recovered: tuple[re.Pattern[str], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return name and texts as plain data."""
@@ -59,20 +62,26 @@ def catalogue() -> tuple[Cause, ...]:
     return tuple(_cause(name, entry) for name, entry in data.items())
 
 
-def match_log(text: str) -> Cause | None:
-    """Return the cause that matches a line of a program's output."""
-    text = text[:_LINE_CHARACTERS]
+def match_log(text: str, *, nccl_warning: bool = False) -> Cause | None:
+    """Return the cause that matches a line of a program's output.
+
+    Args:
+        text: The line.
+        nccl_warning: NCCL or RCCL marks it WARN, so only causes with `nccl_warn` count.
+    """
+    text = text[:LINE_CHARACTERS]
     folded = text.casefold()
     if not any(word in folded for word in _WORDS):
         return None
-    return next((cause for cause in catalogue() for pattern in cause.log if pattern.search(text)), None)
+    causes = (cause for cause in catalogue() if cause.nccl_warn or not nccl_warning)
+    return next((cause for cause in causes for pattern in cause.log if pattern.search(text)), None)
 
 
 def match_kernel(text: str) -> tuple[Cause, re.Match[str]] | None:
     """Return the cause that matches a line of the kernel log, and the match."""
     for cause in catalogue():
         for pattern in cause.kernel:
-            match = pattern.search(text[:_LINE_CHARACTERS])
+            match = pattern.search(text[:LINE_CHARACTERS])
             if match:
                 return cause, match
     return None
@@ -92,7 +101,10 @@ def _cause(name: str, entry: Mapping[str, Any]) -> Cause:
         fix=tuple(entry["fix"]),
         source=entry["source"],
         needs=entry.get("needs", ""),
+        nccl_warn=entry.get("nccl_warn", False),
+        explains=frozenset(entry.get("explains", ())),
         signals=tuple(entry.get("signals", ())),
         log=tuple(re.compile(pattern) for pattern in entry.get("log", ())),
         kernel=tuple(re.compile(pattern) for pattern in entry.get("kernel", ())),
+        recovered=tuple(re.compile(pattern) for pattern in entry.get("recovered", ())),
     )

@@ -1,7 +1,8 @@
 """Diagnose a failed run: find the rank that failed first, the cause, and the fix.
 
-The input is the run folder: exit records, logs of the ranks and of torchrun, and kernel logs. A cause is reported only if a line matches
-data/causes.yml. Otherwise it is unknown, and the text contains the last lines of the rank that failed first.
+The input is the run folder: exit records, logs of the ranks and of torchrun, and kernel logs. A cause is reported only if a line proves it:
+it matches data/causes.yml, it is no warning, and the run did not go on after it. Otherwise the cause is unknown, and the text contains the
+last lines of the rank that failed first. A wrong cause is worse than none, because people drain good nodes.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap.launch.detect.render import files
-from primus_bootstrap.launch.diagnose import kernel_log
-from primus_bootstrap.launch.diagnose.causes import CONSEQUENCE, HANG, KILLED, OUTSIDE, Cause, match_kernel
+from primus_bootstrap.launch.diagnose import kernel_evidence, kernel_log
+from primus_bootstrap.launch.diagnose.causes import CONSEQUENCE, HANG, OUTSIDE, Cause
 from primus_bootstrap.launch.diagnose.hang import Suspect, named_in_message, stopped_first
-from primus_bootstrap.launch.diagnose.rank_evidence import Evidence, RankView, describe_end, find_evidence, read_rank
+from primus_bootstrap.launch.diagnose.rank_evidence import Evidence, RankView, describe_end, find_evidence, read_rank, without_survived
 from primus_bootstrap.launch.ranks import rank_log
-from primus_bootstrap.launch.ranks.rank_log import SIGKILL, Line, RankRecord
+from primus_bootstrap.launch.ranks.rank_log import ENDED_FROM_OUTSIDE, Line, RankRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -30,8 +31,6 @@ FILE = "failure.json"
 _LAUNCHER_BYTES = 1 << 19
 _SHOWN_LINES = 20
 _RANK_LINE, _DIAGNOSIS_LINE = re.compile(r"\[[^\]/]+/\d+\] "), re.compile(r"^rank \d+ on \S+ failed first|^cause: ")
-# The driver may log an error some seconds after the program, and a killed process takes a while to end.
-_KERNEL_DELAY_S, _KILL_DELAY_S = 30.0, 60.0
 
 
 @dataclass(frozen=True)
@@ -98,7 +97,7 @@ def diagnose(run_dir: Path, since: tuple[str, float] = ("", 0.0)) -> Diagnosis:
     """
     node, began = since
     records = tuple(record for record in rank_log.read_records(run_dir) if record.node != node or record.started >= began)
-    views = tuple(read_rank(run_dir, record) for record in records if record.exit_code != 0)
+    views = without_survived([read_rank(run_dir, record) for record in records if record.exit_code != 0])
     kernel = kernel_log.read_all(run_dir)
     launchers = _launcher_evidence(run_dir)
     found = Diagnosis(
@@ -118,7 +117,7 @@ def diagnose(run_dir: Path, since: tuple[str, float] = ("", 0.0)) -> Diagnosis:
         last_lines=tuple(line.text for line in first.tail[-_SHOWN_LINES:]),
     )
     found = _explain(found, first, views, launchers)
-    return _with_kernel(found, views, kernel)
+    return _with_kernel(found, first, views, kernel)
 
 
 def _first(views: Sequence[RankView]) -> RankView | None:
@@ -138,51 +137,38 @@ def _first(views: Sequence[RankView]) -> RankView | None:
 
 def _explain(found: Diagnosis, first: RankView, views: Sequence[RankView], launchers: Sequence[Evidence]) -> Diagnosis:
     """Add the cause that the logs give."""
+    others = [item for view in views for item in (*view.evidence, *view.noted)]
     line = first.main_evidence
-    if line is None:
-        outside = launchers[:1] if first.record.ended_by_others else ()
-        notes = (*found.notes, *_stopped_note(first))
-        return replace(found, cause=outside[0].cause if outside else None, evidence=tuple(outside), notes=notes)
+    if line is None or line.cause.kind == OUTSIDE:
+        chosen = _from_launcher(first, line, launchers) or line
+        cause, evidence = (chosen.cause, (chosen,)) if chosen else (None, ())
+        also = _others((*others, *launchers), {cause.name} if cause else set())
+        return replace(found, cause=cause, evidence=evidence, also=also, notes=(*found.notes, *_stopped_note(first)))
     suspects = stopped_first(views) if line.cause.kind in (HANG, CONSEQUENCE) else named_in_message(line.text, views)
     by_rank = {view.record.rank: view for view in views}
     of_suspects = [by_rank[item.rank].own_cause for item in suspects if item.rank in by_rank]
     chosen = next((item for item in of_suspects if item), line)
-    others = [item for view in views for item in view.evidence]
-    return replace(
-        found,
-        cause=chosen.cause,
-        evidence=(chosen,),
-        also=_others((*others, *launchers), {chosen.cause.name}),
-        suspects=suspects,
-    )
+    also = _others((*others, *launchers), {chosen.cause.name})
+    return replace(found, cause=chosen.cause, evidence=(chosen,), also=also, suspects=suspects)
 
 
-def _with_kernel(found: Diagnosis, views: Sequence[RankView], logs: Sequence[kernel_log.KernelLog]) -> Diagnosis:
-    """Use a matching kernel line as the cause: it overrides the logs of the ranks."""
-    before = (found.at or 0.0) + _KERNEL_DELAY_S
-    for log in logs:
-        for number, (at, text) in enumerate(log.lines, 1):
-            match = match_kernel(text)
-            if match is None or at > before:
-                continue
-            cause, groups = match
-            killed = _killed_ranks(cause, groups.groupdict().get("pid"), log.node, at, views)
-            if cause.needs == KILLED and not killed:
-                continue
-            line = Evidence(cause, f"kernel log of {log.node}", number, text.strip(), at, log.node)
-            also = _others((*found.evidence, *found.also), {cause.name})
-            return _with_node(replace(found, cause=cause, evidence=(line,), also=also), line, killed, views)
-    return found
+def _from_launcher(first: RankView, line: Evidence | None, launchers: Sequence[Evidence]) -> Evidence | None:
+    """Return the launcher's line that says why a rank was stopped or killed from outside."""
+    if line is None and first.record.ended_by_others:
+        return next(iter(launchers), None)
+    ended = line.cause.name if line else "stopped" if first.record.signal in ENDED_FROM_OUTSIDE else ""
+    return next((item for item in launchers if ended in item.cause.explains), None)
 
 
-def _killed_ranks(cause: Cause, pid: str | None, node: str, at: float, views: Sequence[RankView]) -> tuple[RankView, ...]:
-    """Return the ranks of a node that the kernel killed: by the process id in the line, else those killed at that time."""
-    if cause.needs != KILLED:
-        return ()
-    on_node = [view for view in views if view.record.node == node]
-    by_pid = tuple(view for view in on_node if pid is not None and view.record.pid == int(pid))
-    killed = (view for view in on_node if view.record.signal == SIGKILL or any(item.cause is cause for item in view.evidence))
-    return by_pid or tuple(view for view in killed if -_KERNEL_DELAY_S <= (view.record.ended or at) - at <= _KILL_DELAY_S)
+def _with_kernel(found: Diagnosis, first: RankView, views: Sequence[RankView], logs: Sequence[kernel_log.KernelLog]) -> Diagnosis:
+    """Use a kernel line as the cause if it explains the failure."""
+    failure = kernel_evidence.Failure(first, first.failed_at, found.cause, found.evidence)
+    chosen, others = kernel_evidence.explain(failure, views, logs)
+    if chosen is None:
+        return replace(found, also=_others((*found.also, *others), {found.cause.name} if found.cause else set()))
+    cause = chosen.line.cause
+    also = _others((*found.evidence, *found.also, *others), {cause.name})
+    return _with_node(replace(found, cause=cause, evidence=(chosen.line,), also=also), chosen.line, chosen.killed, views)
 
 
 def _with_node(found: Diagnosis, line: Evidence, killed: Sequence[RankView], views: Sequence[RankView]) -> Diagnosis:
@@ -214,10 +200,11 @@ def _stopped_note(first: RankView) -> tuple[str, ...]:
 
 
 def _launcher_evidence(run_dir: Path) -> tuple[Evidence, ...]:
+    """Return the lines of the launchers that name a cause, consequences last."""
     found: list[Evidence] = []
     for path in sorted(rank_log.launcher_path(run_dir, 0).parent.glob("launcher-*.log")):
         lines = rank_log.read_plain(path, limit_bytes=_LAUNCHER_BYTES)
-        found += find_evidence(_latest_run(lines), f"logs/{path.name}")
+        found += find_evidence(_latest_run(lines), f"logs/{path.name}")[0]
     return tuple(sorted(found, key=lambda item: item.cause.kind == CONSEQUENCE))
 
 

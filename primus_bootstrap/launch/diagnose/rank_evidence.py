@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.launch.diagnose.causes import CAUSE, HARDWARE, OUTSIDE, Cause, by_signal, match_log
+from primus_bootstrap.launch.diagnose import log_lines
+from primus_bootstrap.launch.diagnose.causes import CAUSE, CONSEQUENCE, HARDWARE, OUTSIDE, Cause, by_signal, match_log
 from primus_bootstrap.launch.ranks import rank_log
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
     from pathlib import Path
 
     from primus_bootstrap.launch.ranks.rank_log import Line, RankRecord
@@ -19,9 +20,11 @@ if TYPE_CHECKING:
 # its heartbeat time-out of 8 minutes (TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC).
 _TAIL_BYTES, _TAIL_LINES, _TAIL_S = 1 << 19, 400, 1800.0
 _ERROR = re.compile(r"Traceback \(most recent call last\)|^(\[rank\d+\]: )?[\w.]*(Error|Exception)\b|terminate called|core dumped")
-# Errors before such a line were not fatal: `step 12 loss 2.4`, `iteration 12/ 500 | lm loss: 2.4`.
-_PROGRESS = re.compile(r"(?i)\b(step|iteration|iter|epoch)\b\W{0,12}\d+.*\bloss\b")
-_SIGNAL_NAMES = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"}
+# Ranks work in step. If a rank goes on for so long after an error of another one, that error was not fatal. Covers differences of clocks.
+SURVIVED_AFTER_S = 60.0
+# What the message of an exception names if a GPU or a collective failed.
+_GPU_NAMED = re.compile(r"\b(CUDA|HIP|NCCL|RCCL|ROCm|HSA|GPU|XLA|cu(BLAS|DNN)|hip(BLAS|DNN)|MIOpen)|cuda|hsa_|nccl|Xla", re.ASCII)
+_SIGNAL_NAMES = {1: "SIGHUP", 4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"}
 
 
 @dataclass(frozen=True)
@@ -44,12 +47,15 @@ class Evidence:
 
 @dataclass(frozen=True)
 class RankView:
-    """One rank: its record, its last lines, the lines that match a cause, and the time of its first error."""
+    """One rank."""
 
-    record: RankRecord
-    tail: tuple[Line, ...]
-    evidence: tuple[Evidence, ...]
-    error_at: float | None
+    record: RankRecord  # Its exit record
+    tail: tuple[Line, ...]  # Its last lines
+    evidence: tuple[Evidence, ...]  # The lines that name a cause
+    error_at: float | None  # The time of its first error
+    noted: tuple[Evidence, ...] = ()  # Lines that match a cause but do not prove it: warnings, and errors that the program survived
+    progress_at: float | None = None  # The time of its last step, if it is known
+    last_exception: str = ""  # The line of its last exception; empty if it logged none
 
     @property
     def kinds(self) -> frozenset[str]:
@@ -81,6 +87,11 @@ class RankView:
         return self.error_at is not None and self.error_at < (self.record.stopped_at or 0.0)
 
     @property
+    def may_be_hardware(self) -> bool:
+        """Whether hardware may be the reason: its last exception names a GPU or a GPU library, or it logged none."""
+        return not self.last_exception or bool(_GPU_NAMED.search(self.last_exception))
+
+    @property
     def failed_at(self) -> float:
         """The time of its first error, else of its end, in seconds since the epoch."""
         times = [item.time for item in (self.main_evidence,) if item and item.time is not None]
@@ -95,22 +106,67 @@ def read_rank(run_dir: Path, record: RankRecord) -> RankView:
     earliest = (record.ended or record.last_output or 0.0) - _TAIL_S
     tail = tuple(line for line in lines if line.time is None or line.time >= earliest)
     file = f"logs/{rank_log.log_path(run_dir, record.rank).name}"
-    final = tail[max((index for index, line in enumerate(tail) if _PROGRESS.search(line.text)), default=0) :]
-    evidence = [*find_evidence(final, file, node=record.node, rank=record.rank), *_from_record(record)]
+    texts = [log_lines.plain(line.text) for line in tail]
+    progress = log_lines.last_progress(texts)
+    final = tail[progress or 0 :]
+    evidence, noted = find_evidence(final, file, node=record.node, rank=record.rank)
+    evidence = [*evidence, *_from_record(record)]
     if len(evidence) > 1:
         evidence = [item for item in evidence if item.cause.kind != OUTSIDE]
     errors = (line.time for line in final if line.time is not None and _ERROR.search(line.text))
-    return RankView(record, tail, tuple(evidence), next(errors, None))
+    return RankView(
+        record,
+        tail,
+        tuple(evidence),
+        error_at=next(errors, None),
+        noted=tuple(noted),
+        progress_at=None if progress is None else tail[progress].time,
+        last_exception=log_lines.last_exception(texts[progress or 0 :]),
+    )
 
 
-def find_evidence(lines: Iterable[Line], file: str, *, node: str = "", rank: int | None = None) -> list[Evidence]:
-    """Return the first line of each matching cause."""
+def without_survived(views: Sequence[RankView]) -> tuple[RankView, ...]:
+    """Turn errors of a rank into notes if it lived on and other ranks made steps after them."""
+    last = max((view.progress_at for view in views if view.progress_at is not None), default=0.0)
+    return tuple(_without_survived(view, last) for view in views)
+
+
+def _without_survived(view: RankView, last_step: float) -> RankView:
+    before = min(last_step, view.record.ended or last_step) - SURVIVED_AFTER_S
+    survived = tuple(item for item in view.evidence if item.time is not None and item.time < before)
+    if not survived:
+        return view
+    kept = tuple(item for item in view.evidence if item not in survived)
+    error_at = None if view.error_at is not None and view.error_at < before else view.error_at
+    return replace(view, evidence=kept, noted=(*view.noted, *survived), error_at=error_at)
+
+
+def find_evidence(lines: Sequence[Line], file: str, *, node: str = "", rank: int | None = None) -> tuple[list[Evidence], list[Evidence]]:
+    """Return the first line that names each cause, and lines that match a cause but do not prove it."""
+    texts = [log_lines.plain(line.text) for line in lines]
+    dead = log_lines.dead_lines(texts)
+    start = log_lines.start_of_program_error(texts)
     found: dict[str, Evidence] = {}
-    for line in lines:
-        cause = match_log(line.text)
-        if cause and cause.name not in found:
-            found[cause.name] = Evidence(cause, file, line.number, line.text.strip(), line.time, node, rank)
-    return list(found.values())
+    noted: dict[str, Evidence] = {}
+    for index, line in enumerate(lines):
+        text = texts[index]
+        cause = match_log(text)
+        if cause is None:
+            continue
+        proving = None if index in dead else _proving(text, cause)
+        if proving is not None and start is not None and index < start and proving.kind in (CAUSE, CONSEQUENCE):
+            proving = None
+        into = noted if proving is None else found
+        into.setdefault((proving or cause).name, Evidence(proving or cause, file, line.number, line.text.strip(), line.time, node, rank))
+    return list(found.values()), list(noted.values())
+
+
+def _proving(text: str, cause: Cause) -> Cause | None:
+    """Return the cause that a matching line proves; None if its logger marks it as information or a warning."""
+    severity = log_lines.severity(text)
+    if severity == log_lines.NCCL_WARNING:
+        return match_log(text, nccl_warning=True)
+    return cause if severity == log_lines.ERROR else None
 
 
 def describe_end(record: RankRecord) -> str:

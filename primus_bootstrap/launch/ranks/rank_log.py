@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 SCHEMA = "primus.rank/1"
 UNFINISHED = 75  # sysexits.h EX_TEMPFAIL: the program stopped early with a complete checkpoint
 SIGTERM, SIGKILL = 15, 9
+ENDED_FROM_OUTSIDE = frozenset({1, 2, SIGKILL, SIGTERM})  # SIGHUP, SIGINT: no program sends these to itself
 # The ranks of one run start within the time of a rendezvous, and the clocks of a cluster differ by less. An older record is from an earlier
 # run in the same folder.
 _SAME_START_S = 300.0
