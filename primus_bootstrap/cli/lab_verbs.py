@@ -90,7 +90,7 @@ def down(
     purge: Annotated[bool, typer.Option("--purge", help="Also delete the lab's keys, pinned host keys and runs (.primus/NAME).")] = False,
 ) -> None:
     """Remove the local hosts and their network. hosts.yaml stays, and without --purge the keys as well."""
-    existed = lab_down(name, folder, purge=purge, progress=say)
+    existed = lab_down(name, _folder(name, folder), purge=purge, progress=say)
     emit(f"the lab {name!r} is down" if existed else f"there is no lab {name!r}; nothing changed")
 
 

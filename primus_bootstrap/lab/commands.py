@@ -57,6 +57,6 @@ def run(
     if check and done.code:
         raise LabError(
             f"`{shlex.join(argv)}` failed with exit code {done.code}: {done.last_words(6) or 'no output'}",
-            fix="run that command by hand to see more, or recreate the lab with `primus-bootstrap lab down` and `lab up`",
+            fix="run that command by hand to see more, or recreate the lab: `lab down`, then `lab up`, with the same --name and --dir",
         )
     return done

@@ -6,13 +6,14 @@ import json
 import os
 from dataclasses import dataclass
 from ipaddress import IPv4Network, ip_network
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap.lab.commands import run
 from primus_bootstrap.lab.lab_values import LabError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from primus_bootstrap.lab.lab_values import Lab, LabNode, SystemdRecipe
     from primus_bootstrap.lab.machine import Machine
@@ -164,6 +165,12 @@ def remove_network(machine: Machine, network: str) -> bool:
         return False
     run([*machine.engine_argv, "network", "rm", network], timeout_s=_TIMEOUT_S)
     return True
+
+
+def other_folder(found: Mapping[str, Container], directory: Path) -> str:
+    """Return the folder from which the containers of a lab were created if it is not `directory`, else an empty string."""
+    folders = {entry.folder for entry in found.values() if entry.folder}
+    return min((folder for folder in folders if Path(folder).resolve() != directory.resolve()), default="")
 
 
 def refuse_foreign_containers(machine: Machine, lab: Lab) -> None:

@@ -10,7 +10,7 @@ from primus_bootstrap.lab.machine import inspect_machine
 from primus_bootstrap.lab.reach import wait_for_nodes
 from primus_bootstrap.lab.ssh_keys import pin_host_keys
 from primus_bootstrap.lab.status import find_lab, require_container
-from primus_bootstrap.lab.up import repair_container
+from primus_bootstrap.lab.up import refuse_other_folder, repair_container
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,9 +29,10 @@ def apply_fault(fault: str, name: str, directory: Path, *, node: str) -> str:
         A line that names the change.
 
     Raises:
-        LabError: The lab has no such node.
+        LabError: The lab has no such node, or was created from another folder.
     """
     machine = inspect_machine()
+    refuse_other_folder(machine, name, directory, f"fault {fault} {node}")
     lab, found = find_lab(machine, name, directory)
     entry = require_container(found, lab, node)
     host = next(one for one in lab.nodes if one.name == node)

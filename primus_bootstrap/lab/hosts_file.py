@@ -41,7 +41,7 @@ def read_hosts(path: Path) -> dict[str, str]:
     except (yaml.YAMLError, KeyError, TypeError, AttributeError) as error:
         raise LabError(
             f"{path} has no hosts under all.hosts",
-            fix=f"run `primus-bootstrap validate {path}` and correct it, or move it away and run `primus-bootstrap lab up` again",
+            fix=f"run `primus-bootstrap validate {path}` and correct it, or move it away and run `lab up` again",
         ) from error
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shlex
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -154,6 +155,14 @@ class Lab:
 def default_folder(name: str) -> Path:
     """Return the default folder of a lab's hosts.yaml, below the current folder."""
     return Path("inventory") / name
+
+
+def lab_command(words: str, name: str, directory: Path) -> str:
+    """Return `primus-bootstrap lab WORDS` with the options that select the lab, for messages."""
+    chosen = ["--name", name] if name != DEFAULT_NAME else []
+    if directory.resolve() != default_folder(name).resolve():
+        chosen += ["--dir", str(directory)]
+    return " ".join(["primus-bootstrap lab", words, *map(shlex.quote, chosen)])
 
 
 def lab_state(directory: Path, name: str) -> Path:

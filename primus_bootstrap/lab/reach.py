@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from primus_bootstrap.lab.commands import run
-from primus_bootstrap.lab.lab_values import USER, LabError
+from primus_bootstrap.lab.lab_values import USER, LabError, lab_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -81,7 +81,8 @@ def wait_for_nodes(lab: Lab, nodes: Sequence[LabNode]) -> dict[str, LoginResult]
     if lost:
         raise LabError(
             "SSH login failed on " + "; ".join(f"{name}: {reason}" for name, reason in lost.items()),
-            fix=f"run `primus-bootstrap lab status --name {lab.name}`, or recreate the hosts with `lab down` and `lab up`",
+            fix=f"see their state: `{lab_command('status', lab.name, lab.directory)}`; "
+            f"or recreate them: `{lab_command('down', lab.name, lab.directory)}`, then `{lab_command('up', lab.name, lab.directory)}`",
         )
     return reached
 

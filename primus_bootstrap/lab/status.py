@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from primus_bootstrap.lab import containers as engine
 from primus_bootstrap.lab.hosts_file import read_hosts
 from primus_bootstrap.lab.image import image_for, is_imported
-from primus_bootstrap.lab.lab_values import Lab, LabError, check_name
+from primus_bootstrap.lab.lab_values import Lab, LabError, check_name, lab_command
 from primus_bootstrap.lab.machine import inspect_machine
 from primus_bootstrap.lab.reach import LoginResult, for_each_node, log_in
-from primus_bootstrap.lab.request import Request
+from primus_bootstrap.lab.request import Request, load_shape
 from primus_bootstrap.lab.up import plan_lab
 
 if TYPE_CHECKING:
@@ -71,9 +71,15 @@ _REASONS = {
 
 
 def status(name: str, directory: Path) -> LabStatus:
-    """Return the state of a lab."""
+    """Return the state of a lab.
+
+    Raises:
+        LabError: There is no such lab.
+    """
     machine = inspect_machine()
     lab, found = find_lab(machine, name, directory)
+    if not found and not lab.hosts_file.exists() and load_shape(lab.lab_state) is None:
+        raise LabError(f"there is no lab {name!r} in {lab.directory}", fix=f"start it: {lab_command('up', name, directory)}")
     named = set(read_hosts(lab.hosts_file).values())
     logins = for_each_node(lab.nodes, lambda node: _try_login(lab, node, found))
     nodes = tuple(
@@ -123,7 +129,7 @@ def require_container(found: dict[str, engine.Container], lab: Lab, node: str) -
     names = ", ".join(sorted(found))
     raise LabError(
         f"the lab {lab.name!r} has no host {node}",
-        fix=f"choose from: {names}" if names else f"run `primus-bootstrap lab up --name {lab.name}`",
+        fix=f"choose from: {names}" if names else f"start it: {lab_command('up', lab.name, lab.directory)}",
     )
 
 

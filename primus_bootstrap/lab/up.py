@@ -6,6 +6,7 @@ import os
 import shutil
 import time
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ from primus_bootstrap.lab.lab_values import (
     LabNode,
     check_name,
     cluster_state_dir,
-    default_folder,
+    lab_command,
     lab_state,
     make_lab,
     network_name,
@@ -70,7 +71,8 @@ def up(name: str, directory: Path, request: Request, *, progress: Progress, lock
     """
     machine = inspect_machine()
     lab, shape = plan_lab(machine, check_name(name), directory.absolute(), request)
-    refuse_other_folder(machine, lab)
+    engine.refuse_foreign_containers(machine, lab)
+    _refuse_start_elsewhere(machine, lab)
     _refuse_recreation(machine, lab, shape)
     _create_folder(lab)
     with file_lock(lab.lab_state / "lab.lock", timeout_s=1800, progress=progress, what=f"the lab {lab.name!r}"):
@@ -89,12 +91,16 @@ def up(name: str, directory: Path, request: Request, *, progress: Progress, lock
     return UpReport(lab, tuple(changes), fingerprints)
 
 
-def down(name: str, directory: Path | None, *, purge: bool, progress: Progress) -> bool:
+def down(name: str, directory: Path, *, purge: bool, progress: Progress) -> bool:
     """Remove a lab's containers and network, and with `purge` its keys and runs; return whether anything was removed.
 
     hosts.yaml stays, because the user may have edited it.
+
+    Raises:
+        LabError: The lab was created from another folder.
     """
     machine = inspect_machine()
+    refuse_other_folder(machine, name, directory, "down --purge" if purge else "down")
     found = engine.list_containers(machine, check_name(name))
     engine.remove(machine, [entry.name for entry in found.values()])
     for node in sorted(found):
@@ -102,8 +108,7 @@ def down(name: str, directory: Path | None, *, purge: bool, progress: Progress) 
     removed = engine.remove_network(machine, network_name(name))
     if removed:
         progress(f"network {network_name(name)}: removed")
-    labelled = next((Path(entry.folder) for entry in found.values() if entry.folder), default_folder(name))
-    state = _state_folders(name, directory or labelled) if purge else []
+    state = _state_folders(name, directory) if purge else []
     for path in state:
         shutil.rmtree(path)
         progress(f"{path}: removed")
@@ -122,7 +127,7 @@ def plan_lab(machine: Machine, name: str, directory: Path, request: Request) -> 
     if running and recorded and running != recorded:
         raise LabError(
             f"{hosts_file} has addresses in {recorded}, but the lab {name!r} runs in {running}",
-            fix=_recreate(name),
+            fix=_recreate(name, directory),
         )
     subnet = running or _free_subnet(machine, name, (recorded,) if recorded else subnet_candidates(name))
     remembered = load_shape(lab_state(directory, name))
@@ -131,8 +136,8 @@ def plan_lab(machine: Machine, name: str, directory: Path, request: Request) -> 
     return replace(lab, mounts=shape.mounts), shape
 
 
-def _recreate(name: str) -> str:
-    return f"run `primus-bootstrap lab down --name {name}`, then `lab up` again"
+def _recreate(name: str, directory: Path) -> str:
+    return f"run `{lab_command('down', name, directory)}`, then `lab up` again"
 
 
 def _refuse_recreation(machine: Machine, lab: Lab, shape: Shape) -> None:
@@ -146,24 +151,36 @@ def _refuse_recreation(machine: Machine, lab: Lab, shape: Shape) -> None:
         return
     if before.releases != shape.releases:
         what = f"have the release {', '.join(before.releases)}, and the release of an existing host cannot change"
-        raise LabError(f"the hosts of the lab {lab.name!r} {what}", fix=_recreate(lab.name))
+        raise LabError(f"the hosts of the lab {lab.name!r} {what}", fix=_recreate(lab.name, lab.directory))
     if before.mounts != shape.mounts:
         what = f"have the mounts {', '.join(before.mounts) or '(none)'}, and the mounts of an existing host cannot change"
-        raise LabError(f"the hosts of the lab {lab.name!r} {what}", fix=_recreate(lab.name))
+        raise LabError(f"the hosts of the lab {lab.name!r} {what}", fix=_recreate(lab.name, lab.directory))
 
 
-def refuse_other_folder(machine: Machine, lab: Lab) -> None:
-    """Fail if the lab was created from another folder, which has its keys, or if its container names are in use.
+def refuse_other_folder(machine: Machine, name: str, directory: Path, words: str) -> None:
+    """Fail if a lab was created from another folder, for example from another clone. `words` are the verb and its arguments.
 
     Raises:
-        LabError: One of these is the case.
+        LabError: It was.
     """
-    engine.refuse_foreign_containers(machine, lab)
-    others = {entry.folder for entry in engine.list_containers(machine, lab.name).values()} - {str(lab.directory)}
-    if others:
+    if other := engine.other_folder(engine.list_containers(machine, check_name(name)), directory):
         raise LabError(
-            f"the lab {lab.name!r} was created from the folder {min(others)}, which has its keys",
-            fix=f"use `--dir {min(others)}`, or run `primus-bootstrap lab down --name {lab.name}` first, or choose another --name",
+            f"the lab {name!r} was created from the folder {other}, not from {directory.absolute()}; nothing was changed",
+            fix=f"if you mean that lab: {lab_command(words, name, Path(other))}; for another lab add --name",
+        )
+
+
+def _refuse_start_elsewhere(machine: Machine, lab: Lab) -> None:
+    """Fail if the lab was created from another folder, which has its keys.
+
+    Raises:
+        LabError: It was.
+    """
+    if other := engine.other_folder(engine.list_containers(machine, lab.name), lab.directory):
+        free = next(name for name in (f"{lab.name}{number}" for number in count(2)) if not engine.list_containers(machine, name))
+        raise LabError(
+            f"the lab {lab.name!r} was created from the folder {other}, which has its keys",
+            fix=f"give your lab another name: primus-bootstrap lab up --name {free}",
         )
 
 

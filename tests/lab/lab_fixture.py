@@ -111,4 +111,12 @@ def _remove_abandoned() -> None:
     found = {(match[1], match[2] or "") for match in map(_OWN_NAME.match, listed.stdout.split()) if match}
     for number, suffix in found:
         if not Path(f"/proc/{number}").exists():
-            run_cli("lab", "down", "--name", f"test{number}{suffix}")
+            name = f"test{number}{suffix}"
+            run_cli("lab", "down", "--name", name, "--dir", _folder_of(name, listed.stdout.split()))
+
+
+def _folder_of(lab: str, containers: list[str]) -> str:
+    """Return the folder from which a lab was created; a label of its containers names it."""
+    container = next(name for name in containers if name.startswith(f"primus-{lab}-node"))
+    argv = [*engine_argv(), "inspect", "--format", '{{index .Config.Labels "primus.lab.folder"}}', container]
+    return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False).stdout.strip()
