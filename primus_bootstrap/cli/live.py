@@ -1,8 +1,9 @@
-"""Shows the progress of a run: on a terminal a table that is redrawn, elsewhere one line per phase."""
+"""Shows the progress of a run: on a terminal a table that is redrawn, elsewhere lines at each phase and every 30 s."""
 
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
@@ -13,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from primus_bootstrap.cli.console import count, duration_text, say, stderr
-from primus_bootstrap.engine.events import HostPinned, HostResult, PhaseFinished, PhaseStarted, RunFinished, TaskStarted
+from primus_bootstrap.engine.events import HostPinned, HostResult, PhaseFinished, PhaseStarted, Preparing, RunFinished, TaskStarted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from primus_bootstrap.engine.plan_values import Plan
 
 _REDRAWS_PER_S = 4
+# Without a terminal: how often a line says what a long phase does.
+_LINE_EVERY_S = 30.0
+_TICK_S = 1.0
 
 
 def _first_line(message: str) -> str:
@@ -37,7 +41,7 @@ class PhaseState:
 
     `seconds` is set when the phase has ended, `estimate_s` if earlier runs had the phase. `lost_before` counts the hosts that
     earlier phases lost. If Ansible aborts a phase, the remaining hosts may continue it in a second process; `spent_s` is the
-    time of the first one.
+    time of the first one. `tasks` counts the tasks that were started; `answered` are the hosts that have ended the current one.
     """
 
     name: str
@@ -49,6 +53,7 @@ class PhaseState:
     seconds: float | None = None
     aborted: bool = False
     task: str = ""
+    tasks: int = 0
     answered: set[str] = field(default_factory=set)
     changed: set[str] = field(default_factory=set)
     failed: set[str] = field(default_factory=set)
@@ -72,6 +77,13 @@ class PhaseState:
         parts += [f"{self.lost_before} lost earlier"] if self.lost_before else []
         return ", ".join(parts)
 
+    def task_text(self) -> str:
+        """Return the current task, its number, and on how many of the phase's hosts it has ended."""
+        # Hosts that the current task lost have a result; hosts that were lost earlier do not run it.
+        expected = self.hosts - self.lost_before - self.lost + len(self.answered & (self.failed | self.unreachable))
+        lost = f" · {self.lost} lost" if self.lost else ""
+        return f"task {self.tasks} · {len(self.answered)} of {count(expected, 'host')}{lost} · {self.task}"
+
 
 class LiveView:
     """A context manager that shows the progress of one run.
@@ -91,6 +103,11 @@ class LiveView:
         self._live: Live | None = None
         self._unprinted: PhaseState | None = None  # it ended, but another process may continue it
         self._ended = False
+        self._preparing = ""
+        self._printed_at = self._started
+        self._lock = threading.RLock()  # lines come from events and from the timer
+        self._stopped = threading.Event()
+        self._timer: threading.Thread | None = None
 
     def __enter__(self) -> Self:
         """Start the table on a terminal, or print the first line."""
@@ -98,11 +115,16 @@ class LiveView:
             self._live = Live(get_renderable=self.render, console=stderr(), refresh_per_second=_REDRAWS_PER_S, transient=False)
             self._live.start()
         else:
-            say(f"{self._title}: {count(len(self._phases), 'phase')} on {count(self._hosts, 'host')}{self._left_text()}")
+            self._say(f"{self._title}: {count(len(self._phases), 'phase')} on {count(self._hosts, 'host')}{self._left_text()}")
+            self._timer = threading.Thread(target=self._run_timer, daemon=True)
+            self._timer.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
         """Draw the final state."""
+        self._stopped.set()
+        if self._timer:
+            self._timer.join()
         self._print_finished()
         if self._live:
             self._live.refresh()
@@ -110,7 +132,29 @@ class LiveView:
 
     def handle(self, event: Event) -> None:
         """Update the view with one event."""
+        with self._lock:
+            self._handle(event)
+
+    def tick(self) -> None:
+        """Without a terminal, print what the run does if nothing was printed for 30 s."""
+        with self._lock:
+            if self._live or self._ended or self._clock() - self._printed_at < _LINE_EVERY_S:
+                return
+            if phase := self._current:
+                self._say(f"{self._number(phase)} {phase.name}, {duration_text(self._clock() - phase.started)}: {phase.task_text()}")
+            elif self._preparing:
+                self._say(f"{self._preparing}, {duration_text(self._clock() - self._started)} since the begin")
+
+    def _run_timer(self) -> None:
+        while not self._stopped.wait(_TICK_S):
+            self.tick()
+
+    def _handle(self, event: Event) -> None:
         match event:
+            case Preparing():
+                self._preparing = event.what
+                if not self._live:
+                    self._say(event.what)
             case HostPinned():
                 key = f"{event.key_type} {event.fingerprint}"
                 self._line(f"pinned the host key of {event.host} ({event.address}) from {event.source}: {key}")
@@ -118,6 +162,7 @@ class LiveView:
                 self._started_phase(self._phases[event.phase], event.at)
             case TaskStarted() if self._current:
                 self._current.task = f"{event.task} ({event.role})" if event.role else event.task
+                self._current.tasks += 1
                 self._current.answered.clear()
             case HostResult() if self._current:
                 self._result(self._current, event)
@@ -138,7 +183,20 @@ class LiveView:
         phase.started = at - phase.spent_s
         phase.seconds, phase.aborted = None, False
         phase.lost_before = len((self._lost - phase.failed - phase.unreachable) & phase.members)
-        self._current = phase
+        self._current, self._preparing = phase, ""
+        if not self._live:
+            lost = f", {phase.lost_before} lost earlier" if phase.lost_before else ""
+            estimate = f", about {duration_text(phase.estimate_s)}" if phase.estimate_s else ""
+            again = "continues" if phase.spent_s else "started"
+            hosts = count(phase.hosts - phase.lost_before - phase.lost, "host")
+            self._say(f"{self._number(phase)} {phase.name} {again} on {hosts}{lost}{estimate}")
+
+    def _number(self, phase: PhaseState) -> str:
+        return f"[{list(self._phases).index(phase.name) + 1}/{len(self._phases)}]"
+
+    def _say(self, text: str) -> None:
+        say(text)
+        self._printed_at = self._clock()
 
     def _result(self, phase: PhaseState, event: HostResult) -> None:
         phase.answered.add(event.host)
@@ -165,15 +223,14 @@ class LiveView:
         """Print the line of the phase that ended, unless the table shows it."""
         phase, self._unprinted = self._unprinted, None
         if phase and not self._live:
-            number = list(self._phases).index(phase.name) + 1
-            say(f"[{number}/{len(self._phases)}] {phase.name}: {phase.summary()}, {duration_text(phase.seconds or 0.0)}")
+            self._say(f"{self._number(phase)} {phase.name}: {phase.summary()}, {duration_text(phase.seconds or 0.0)}")
 
     def _line(self, text: str) -> None:
         """Print a line above the table, or to stderr."""
         if self._live:
             self._live.console.print(Text(text, style="bold"))
         else:
-            say(text)
+            self._say(text)
 
     def _left_text(self) -> str:
         """Return the estimated remaining time, or an empty string if a phase has no earlier run."""
@@ -194,7 +251,9 @@ class LiveView:
         number = sum(1 for phase in self._phases.values() if phase.started)
         lost = f" · {len(self._lost)} of {self._hosts} hosts lost" if self._lost else f" · {count(self._hosts, 'host')}"
         elapsed = duration_text(self._clock() - self._started)
-        head = Text(f"{self._title} · phase {number} of {len(self._phases)}{lost} · {elapsed}{self._left_text()}", style="bold")
+        step = f" · phase {number} of {len(self._phases)}" if number else ""
+        step += f" · {self._preparing}" if self._preparing and not self._ended else ""
+        head = Text(f"{self._title}{step}{lost} · {elapsed}{self._left_text()}", style="bold")
         table = Table.grid(padding=(0, 2))
         for phase in self._phases.values():
             table.add_row(*self._row(phase))
@@ -207,9 +266,7 @@ class LiveView:
         if not phase.started:
             estimate = "not run" if self._ended else f"about {duration_text(phase.estimate_s)}" if phase.estimate_s else ""
             return Text("   "), Text(phase.name, style="dim"), Text(count(phase.hosts, "host"), style="dim"), Text(estimate, style="dim")
-        # Hosts that the current task lost have a result; hosts that were lost earlier do not run it.
-        expected = phase.hosts - phase.lost_before - phase.lost + len(phase.answered & (phase.failed | phase.unreachable))
-        answered = f"{len(phase.answered)}/{expected} hosts"
-        lost = f" · {phase.lost} lost" if phase.lost else ""
-        spent = duration_text(self._clock() - phase.started)
-        return Text("  ▸", style="cyan"), phase.name, Text(f"{answered}{lost} · {phase.task}"), Text(spent, style="dim")
+        spent_s = self._clock() - phase.started
+        usual = f" of about {duration_text(phase.estimate_s)}" if phase.estimate_s and spent_s < phase.estimate_s else ""
+        spent = Text(f"{duration_text(spent_s)}{usual}", style="dim")
+        return Text("  ▸", style="cyan"), phase.name, Text(phase.task_text() if phase.task else "started"), spent

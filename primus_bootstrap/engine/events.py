@@ -36,6 +36,14 @@ class HostPinned:
 
 
 @dataclass(frozen=True, slots=True)
+class Preparing:
+    """The run does something that belongs to no phase, for example it starts Ansible."""
+
+    what: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
 class PhaseStarted:
     """Phase `number` of `count` started on `hosts`."""
 

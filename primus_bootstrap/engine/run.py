@@ -21,7 +21,7 @@ from primus_bootstrap import content
 from primus_bootstrap.core.atomic_files import write_atomic
 from primus_bootstrap.core.errors import PlanError, RunError
 from primus_bootstrap.engine.environment import ansible_environment
-from primus_bootstrap.engine.events import Event, HostPinned, HostResult, RunFinished, RunStarted
+from primus_bootstrap.engine.events import Event, HostResult, Preparing, RunFinished, RunStarted
 from primus_bootstrap.engine.fixes import known_fix
 from primus_bootstrap.engine.history import delete_old_runs
 from primus_bootstrap.engine.hostkeys import key_conflicts, pin_host_keys, without_hosts
@@ -47,6 +47,9 @@ if TYPE_CHECKING:
     from primus_bootstrap.inventory.cluster import Cluster
 
     _NumberedStep = tuple[int, Step]
+
+_STARTING = "starting Ansible, which first reads all playbooks and roles"
+_CONTINUING = "starting Ansible again, for the remaining hosts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +136,9 @@ class _RunSession:
     def run(self, started: float) -> Report:
         steps = tuple((step.phase, step.hosts) for step in self.plan.steps)
         self._emit(RunStarted(self.folder.run, self.options.verb, self.cluster.name, started, steps))
+        self._emit(Preparing("checking the pinned host keys", time.time()))
         for pin in pin_host_keys(self.cluster, self.plan.hosts):
-            self._emit(HostPinned(pin.host, pin.address, pin.key_type, pin.fingerprint, pin.source))
+            self._emit(pin)
         self.conflicts = {conflict.host: conflict for conflict in key_conflicts(self.cluster, self.plan.hosts)}
         problem = self._run_steps()
         interrupted = self.cancel.is_set()
@@ -192,6 +196,7 @@ class _RunSession:
             with self._state_errors():
                 job = self._job(process, [step for _, step in steps], private, unread)
             self.ansible_started = True
+            self._emit(Preparing(_STARTING if process == 1 else _CONTINUING, time.time()))
             status = self.runner.run(job, read, self.cancel)
         finally:
             shutil.rmtree(private, ignore_errors=True)

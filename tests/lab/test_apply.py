@@ -158,7 +158,7 @@ def test_phase_and_limit_restrict_an_apply(lab: RunningLab) -> None:
 def test_killed_host_does_not_stop_others(lab: RunningLab, background: Callable[[], BackgroundApply]) -> None:
     """The others finish, and exit code 4 and the report name the dead host; after its return apply succeeds."""
     run = background()
-    run.wait_for_output("[1/5] preflight")
+    run.wait_for_output("[1/5] preflight:")
     lab.fault("kill", "node2")
 
     code = run.end()
@@ -195,7 +195,7 @@ def test_second_apply_at_the_same_time_is_refused(lab: RunningLab, background: C
 def test_interrupted_apply_ends_cleanly(lab: RunningLab, background: Callable[[], BackgroundApply], number: signal.Signals) -> None:
     """The exit code is 130, with a report and without remaining processes; the next apply succeeds."""
     run = background()
-    run.wait_for_output("[1/5] preflight")
+    run.wait_for_output("[1/5] preflight:")
 
     run.process.send_signal(number)
     code = run.end(timeout_s=60)

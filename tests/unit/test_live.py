@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from rich.console import Console
 
 from primus_bootstrap.cli.console import duration_text
 from primus_bootstrap.cli.live import LiveView
-from primus_bootstrap.engine.events import Event, HostPinned, HostResult, PhaseFinished, PhaseStarted, RunFinished, Status, TaskStarted
+from primus_bootstrap.engine.events import (
+    Event,
+    HostPinned,
+    HostResult,
+    PhaseFinished,
+    PhaseStarted,
+    Preparing,
+    RunFinished,
+    Status,
+    TaskStarted,
+)
 from primus_bootstrap.engine.plan_values import Plan, Step
 
 HOSTS = ("node1", "node2", "node3")
@@ -56,7 +68,8 @@ def test_the_table_shows_the_state_of_each_phase() -> None:
     assert lines[0].strip() == "apply lab · phase 2 of 3 · 2 of 3 hosts lost · 14s, about 30s left"
     assert "✓" in lines[1]
     assert "3 of 3 done" in lines[1]
-    assert "3/3 hosts · 2 lost · Install packages (baseline)" in lines[2]
+    assert "task 1 · 3 of 3 hosts · 2 lost · Install packages (baseline)" in lines[2]
+    assert "10s of about 30s" in lines[2]
     assert "about 10s" in lines[3]
 
 
@@ -65,6 +78,61 @@ def test_a_phase_without_an_earlier_run_prevents_an_estimate() -> None:
     view = LiveView("apply", PLAN, {"preflight": 4.0, "baseline": 30.0})
 
     assert "left" not in drawn(view)
+
+
+def test_what_happens_before_the_first_phase_is_shown() -> None:
+    """The first line has the step instead of a phase number; it disappears with the first phase."""
+    view = LiveView("apply", PLAN, {}, clock=lambda: 12.0)
+    before = drawn(view).splitlines()[0].strip()
+    view.handle(Preparing("starting Ansible", 12.0))
+    starting = drawn(view).splitlines()[0].strip()
+    view.handle(PhaseStarted("preflight", 1, 3, HOSTS, 12.0))
+
+    assert before == "apply lab · 3 hosts · 0s"
+    assert starting == "apply lab · starting Ansible · 3 hosts · 0s"
+    assert drawn(view).splitlines()[0].strip() == "apply lab · phase 1 of 3 · 3 hosts · 0s"
+
+
+def test_the_number_of_a_task_counts_through_its_phase() -> None:
+    """The hosts are those of the current task, and the next phase begins with its first task."""
+    view = LiveView("apply", PLAN, {})
+    tasks = [TaskStarted("baseline", "baseline", name, 1.0) for name in ("Install packages", "Write the hosts file")]
+    for event in (PhaseStarted("baseline", 2, 3, HOSTS, 1.0), tasks[0], result("node1", "ok"), tasks[1]):
+        view.handle(event)
+
+    assert "task 2 · 0 of 3 hosts · Write the hosts file (baseline)" in drawn(view)
+
+
+def test_without_a_terminal_a_long_phase_prints_its_task_every_30_s(capsys: pytest.CaptureFixture[str]) -> None:
+    """So does a long start. Any other line postpones the next one."""
+    now = [100.0]
+    view = LiveView("apply", PLAN, {"baseline": 200.0}, clock=lambda: now[0])
+
+    def at(seconds: float, *events: Event) -> None:
+        now[0] = seconds
+        for event in events:
+            view.handle(event)
+        view.tick()
+
+    at(100.0, Preparing("starting Ansible", 100.0))
+    at(129.0)
+    at(130.0)
+    at(140.0, PhaseStarted("baseline", 2, 3, HOSTS, 140.0), TaskStarted("baseline", "baseline", "Install packages", 140.0))
+    at(169.0, result("node1", "ok"))
+    at(171.0)
+    at(180.0, result("node2", "failed", "disk full"))
+    at(201.0)
+    at(210.0, PhaseFinished("baseline", 70.0, ()), RunFinished(210.0, 4))
+    at(300.0)
+
+    assert capsys.readouterr().err.splitlines() == [
+        "starting Ansible",
+        "starting Ansible, 30s since the begin",
+        "[2/3] baseline started on 3 hosts, about 3m20s",
+        "[2/3] baseline, 31s: task 1 · 1 of 3 hosts · Install packages (baseline)",
+        "node2 failed: Install packages: disk full",
+        "[2/3] baseline: 2 of 3 done, 1 failed, 1m10s",
+    ]
 
 
 def test_without_a_terminal_there_is_one_line_per_phase(capsys: pytest.CaptureFixture[str]) -> None:
@@ -78,7 +146,9 @@ def test_without_a_terminal_there_is_one_line_per_phase(capsys: pytest.CaptureFi
     assert got == [
         "apply lab: 3 phases on 3 hosts",
         "pinned the host key of node1 (10.0.0.1) from first contact: ED25519 SHA256:abc",
+        "[1/3] preflight started on 3 hosts",
         "[1/3] preflight: 3 of 3 done, 4s",
+        "[2/3] baseline started on 3 hosts",
         "node2 failed: Install packages: no space left on device",
         "node3 unreachable: Install packages: connection timed out",
         "[2/3] baseline: 1 of 3 done, 1 changed, 1 failed, 1 unreachable, 12s",
@@ -95,7 +165,7 @@ def test_a_phase_does_not_count_hosts_that_were_lost_before_it() -> None:
     running = drawn(view)
     view.handle(PhaseFinished("baseline", 1.0, ()))
 
-    assert "0/2 hosts" in running
+    assert "  ▸  baseline   started" in running
     assert "2 of 3 done, 1 lost earlier" in drawn(view)
 
 
@@ -133,7 +203,10 @@ def test_a_phase_that_continues_in_a_second_process_is_one_line(capsys: pytest.C
         ):
             view.handle(event)
 
-    assert [line for line in capsys.readouterr().err.splitlines() if line.startswith("[")] == [
+    lines = capsys.readouterr().err.splitlines()
+
+    assert "[2/3] baseline continues on 1 host, 1 lost earlier" in lines
+    assert [line for line in lines if re.match(r"\[./3\] \w+:", line)] == [
         "[1/3] preflight: 2 of 3 done, 1 unreachable, 1s",
         "[2/3] baseline: 1 of 3 done, 1 failed, 1 lost earlier, 7s",
         "[3/3] gpu: not finished, 2 lost earlier, 1s",
