@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from primus_bootstrap.cli.console import clock_text, coloured, duration_text, emit, emit_json, emit_table, plain_table, program, short
 from primus_bootstrap.cli.options import DEFAULT_HOSTS, AsJson, HostsFile, VaultPasswordFile
-from primus_bootstrap.cli.report_view import print_report, shares_line, summary_line
+from primus_bootstrap.cli.report_view import is_running, print_report, progress_text, shares_line, summary_line
 from primus_bootstrap.core.errors import PlanError
-from primus_bootstrap.engine.history import find_run, host_statuses, last_report, list_runs, read_report, running
+from primus_bootstrap.engine.history import find_run, host_statuses, last_report, list_runs, read_report, running, running_report
 from primus_bootstrap.engine.lock import read_holder
 from primus_bootstrap.inventory.load import load_cluster
 
@@ -49,8 +50,13 @@ def status(hosts: HostsFile = DEFAULT_HOSTS, *, vault_password_file: VaultPasswo
         table.add_row(*_status_row(cluster, host.name, statuses.get(host.name)))
     emit_table(table)
     if holder:
-        emit(f"\nrunning: {holder.verb} by {holder.user}@{holder.host}, pid {holder.pid}, run {holder.run}")
-    emit(f"\nlast run: {summary_line(last)}" if last else f"\nno run yet; start with: {program()} apply {short(cluster.path)}")
+        current = running_report(cluster.state_dir)
+        progress = f"; {progress_text(current, time.time())}" if current else ""
+        emit(f"\nrunning: {holder.verb} by {holder.user}@{holder.host}, pid {holder.pid}, run {holder.run}{progress}")
+    if last:
+        emit(f"\nlast run: {summary_line(last)}")
+    elif not holder:
+        emit(f"\nno run yet; start with: {program()} apply {short(cluster.path)}")
 
 
 def _status_json(name: str, status: HostStatus | None) -> dict[str, object]:
@@ -70,21 +76,34 @@ def _status_row(cluster: Cluster, name: str, status: HostStatus | None) -> tuple
 def report(
     hosts: HostsFile = DEFAULT_HOSTS,
     *,
-    run: Annotated[str, typer.Option("--run", help="Id of the run, or its first characters; the last run by default.", metavar="ID")] = "",
+    run: Annotated[
+        str, typer.Option("--run", help="Id of the run, or its first characters; the current or last run by default.", metavar="ID")
+    ] = "",
     everything: Annotated[bool, typer.Option("--all", "-a", help="Include skipped checks and their reasons.")] = False,
     vault_password_file: VaultPasswordFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the report of a run: hosts, causes, fixes, verdicts. Contacts no host."""
+    """Show the report of a run, also of one that has not ended: hosts, causes, fixes, verdicts. Contacts no host."""
     cluster = load_cluster(hosts, vault_password_file=vault_password_file)
-    result = read_report(find_run(cluster.state_dir, run)) if run else last_report(cluster.state_dir)
+    current = running_report(cluster.state_dir)
+    folder = find_run(cluster.state_dir, run) if run else None
+    if folder and not (current and folder.run == current.run):
+        result = read_report(folder)
+    elif current:
+        result = current
+    else:
+        result = last_report(cluster.state_dir)
+    if result is None and running(cluster.state_dir):
+        raise PlanError(f"the first run of {cluster.name} has just started", fix="run the same command again in a few seconds")
     if result is None:
-        raise PlanError(f"{cluster.name} has no report yet", fix=f"primus-bootstrap apply {cluster.path}")
+        raise PlanError(f"{cluster.name} has no report yet", fix="primus-bootstrap apply hosts.yaml")
     if as_json:
-        emit_json(result.to_json())
+        emit_json({**result.to_json(), **({"exit_code": None} if is_running(result) else {})})
         return
     emit(f"{result.verb} {result.cluster}, run {result.run}, started {clock_text(result.started)}\n")
     print_report(result, cluster.path, everything=everything)
+    if is_running(result):
+        emit(f"running: {progress_text(result, time.time())}")
     if shares := shares_line(result):
         emit(shares)
 

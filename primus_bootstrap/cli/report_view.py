@@ -8,35 +8,38 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.cli.console import coloured, count, duration_text, emit, emit_table, plain_table, program, short
+from primus_bootstrap.cli.printed_commands import with_inventory
 from primus_bootstrap.core.verdicts import OUTCOMES
 from primus_bootstrap.engine.ssh import known_hosts_path
 from primus_bootstrap.engine.state_folder import runs_dir
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from primus_bootstrap.engine.report import Failure, HostReport, Report
     from primus_bootstrap.inventory.cluster import Cluster
 
 # With more hosts than this, the unchanged ones become one line.
 _SHOWN_HOSTS = 40
+# The results of hosts of a run that has not ended.
+_UNFINISHED = {"not_reached": "waiting", "interrupted": "running"}
 
 
 def print_report(report: Report, file: Path, *, everything: bool = False) -> None:
-    """Print a report: hosts, failures, verdicts that did not pass, and a summary.
+    """Print a report: hosts, failures, verdicts that did not pass, and a summary; also of a run that has not ended.
 
     `file` is the hosts.yaml, for commands to copy. Skipped checks are only counted unless `everything` is set, because some
     hosts skip many.
     """
-    _print_hosts(report.hosts)
+    _print_hosts(report.hosts, _UNFINISHED if is_running(report) else {})
     words = ("fail", "unknown", "skipped") if everything else ("fail", "unknown")
     for text in (*_failure_texts(report.hosts), *_verdict_texts(report.hosts, words)):
-        emit(text)
+        emit(with_inventory(text, file))
     skipped = sum(host.verdict_counts[OUTCOMES.index("skipped")] for host in report.hosts)
     if skipped and not everything:
         emit(f"\n{count(skipped, 'skipped check')}; list them with their reasons: {program()} report {short(file)} --all")
     if report.problem:
-        emit(f"\n{report.problem}")
+        emit(with_inventory(f"\n{report.problem}", file))
     emit(f"\n{summary_line(report)}")
 
 
@@ -44,9 +47,23 @@ def summary_line(report: Report) -> str:
     """Return one line with the numbers of hosts by result, the changes and the duration."""
     words = {"ok": "unchanged", "changed": "changed", "failed": "failed", "unreachable": "unreachable"}
     words |= {"not_reached": "not reached", "interrupted": "interrupted"}
+    if is_running(report):
+        words |= _UNFINISHED
     counts = [f"{len(hosts)} {word}" for result, word in words.items() if (hosts := report.with_result(result))]  # type: ignore[arg-type]
-    took = duration_text(report.finished - report.started) if report.finished else "killed"
+    took = duration_text(report.finished - report.started) if report.finished else "killed" if report.killed else "running"
     return f"{report.verb} {report.cluster}: {', '.join(counts) or 'no host'}; {count(report.changed, 'change')}, {took}, run {report.run}"
+
+
+def is_running(report: Report) -> bool:
+    """Return whether the report is that of a run that has not ended."""
+    return not report.finished and not report.killed
+
+
+def progress_text(report: Report, now: float) -> str:
+    """Return the current phase of a run that has not ended, and for how long the run has been under way."""
+    left = [number for number, phase in enumerate(report.phases, start=1) if phase.state == "not_reached"]
+    phase = f"phase {left[0]} of {len(report.phases)}, {report.phases[left[0] - 1].phase}" if left else "the last phase"
+    return f"{phase}, for {duration_text(max(now - report.started, 0.0))}"
 
 
 def shares_line(report: Report) -> str:
@@ -57,14 +74,15 @@ def shares_line(report: Report) -> str:
     return f"time: {', '.join(shares)}" if shares else ""
 
 
-def _print_hosts(hosts: tuple[HostReport, ...]) -> None:
+def _print_hosts(hosts: tuple[HostReport, ...], words: Mapping[str, str]) -> None:
     quiet = [host for host in hosts if not host.failures and host.result == "ok"] if len(hosts) > _SHOWN_HOSTS else []
     table = plain_table("host", "result")
     for name in ("changed", "pass", "fail", "unknown", "skipped"):
         table.add_column(name, justify="right")
     for host in hosts:
         if host not in quiet:
-            table.add_row(host.host, coloured(host.result.replace("_", " ")), str(host.changed), *map(str, host.verdict_counts))
+            result = words.get(host.result, host.result).replace("_", " ")
+            table.add_row(host.host, coloured(result), str(host.changed), *map(str, host.verdict_counts))
     emit_table(table)
     if quiet:
         emit(f"and {len(quiet)} unchanged hosts")

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.core.errors import PlanError
+from primus_bootstrap.core.errors import UsageError
 from primus_bootstrap.engine.journal import read_journal
 from primus_bootstrap.engine.lock import read_holder
 from primus_bootstrap.engine.report import PhaseReport, report_from_events, report_from_json
@@ -51,13 +51,13 @@ def find_run(state_dir: Path, run: str) -> RunFolder:
     """Return the run with this id, or the only run whose id starts with it.
 
     Raises:
-        PlanError: No run, or more than one, starts with it.
+        UsageError: No run, or more than one, starts with it.
     """
     matches = [folder for folder in list_runs(state_dir) if folder.run.startswith(run)]
     exact = [folder for folder in matches if folder.run == run]
     if len(exact or matches) != 1:
         what = f"no run starts with {run}" if not matches else f"{len(matches)} runs start with {run}"
-        raise PlanError(what, fix="list the runs: primus-bootstrap runs")
+        raise UsageError(what, fix="list the runs: primus-bootstrap runs hosts.yaml")
     return (exact or matches)[0]
 
 
@@ -74,21 +74,42 @@ def last_report(state_dir: Path, *, verb: str = "") -> Report | None:
     return next((report for report in _reports(state_dir) if not verb or report.verb == verb), None)
 
 
+def running_report(state_dir: Path) -> Report | None:
+    """Return the report so far of the run that holds the lock now; None without one, or before it has started.
+
+    Its `finished` is 0, as that of a killed run, but `killed` is false.
+    """
+    folder = RunFolder(runs_dir(state_dir) / (running(state_dir) or "none"))
+    report = report_from_events(read_journal(folder.journal)) if folder.journal.is_file() else None
+    return replace(report, killed=False, problem="") if report else None
+
+
 def host_statuses(state_dir: Path) -> dict[str, HostStatus]:
     """Return the status of each host according to all runs except `diff`, which changes nothing."""
     statuses: dict[str, HostStatus] = {}
     for report in _reports(state_dir):
         if report.verb == "diff":
             continue
-        phases = tuple(phase.phase for phase in report.phases if phase.state != "not_reached")
+        reached = [phase.phase for phase in report.phases if phase.state != "not_reached"]
+        hosts_of = _planned_hosts(RunFolder(runs_dir(state_dir) / report.run))
         for host in report.hosts:
             if host.result == "not_reached":
                 continue
+            phases = tuple(phase for phase in reached if phase not in hosts_of or host.host in hosts_of[phase])
             status = statuses.get(host.host) or HostStatus(host.host, report.run, host.result, phases)
             if host.changed and not status.last_changed:
                 status = replace(status, last_changed=report.run)
             statuses[host.host] = status
     return statuses
+
+
+def _planned_hosts(folder: RunFolder) -> dict[str, frozenset[str]]:
+    """Return the hosts of each phase in the plan of a run; empty if the plan is missing or damaged."""
+    try:
+        steps = json.loads(folder.plan.read_text(encoding="utf-8"))["steps"]
+        return {str(step["phase"]): frozenset(map(str, step["hosts"])) for step in steps}
+    except _UNREADABLE:
+        return {}
 
 
 def estimate_s(state_dir: Path, phase: str, hosts: int, *, verb: str = "apply") -> float | None:

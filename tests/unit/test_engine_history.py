@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from primus_bootstrap.core.errors import PlanError
+from primus_bootstrap.core.errors import UsageError
 from primus_bootstrap.engine import history
 from primus_bootstrap.engine.events import Event, PhaseFinished, PhaseStarted, Recap, RunFinished, RunStarted
 from primus_bootstrap.engine.history import (
@@ -57,9 +57,9 @@ def test_runs_are_listed_newest_first_and_found_by_prefix(tmp_path: Path) -> Non
 
     assert [folder.run for folder in list_runs(tmp_path)] == ["20260102T000000Z-bbbb", "20260101T000000Z-aaaa"]
     assert find_run(tmp_path, "20260102").run == "20260102T000000Z-bbbb"
-    with pytest.raises(PlanError, match="2 runs start with 2026"):
+    with pytest.raises(UsageError, match="2 runs start with 2026"):
         find_run(tmp_path, "2026")
-    with pytest.raises(PlanError, match="no run starts with 1999"):
+    with pytest.raises(UsageError, match="no run starts with 1999"):
         find_run(tmp_path, "1999")
 
 
