@@ -10,7 +10,7 @@ from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from primus_bootstrap.inventory.schema.specs import Option, parse_option
+from primus_bootstrap.inventory.schema.specs import Option, load_options, parse_option
 from primus_bootstrap.inventory.schema.type_check import DeferredPart, Fault, check_value
 from primus_bootstrap.inventory.source.yaml_values import value_of
 
@@ -188,3 +188,39 @@ def test_rejects_all_that_ansible_rejects(name: str, value: Any) -> None:
     faults = [found for found in check_value(_option(name), node, quotable=True) if isinstance(found, Fault)]
 
     assert faults or not rejected
+
+
+@pytest.mark.parametrize(
+    ("spec", "text", "faults"),
+    [
+        ({"name": "role_timeout_s", "type": "int"}, "-1", 1),
+        ({"name": "role_timeout_s", "type": "int"}, "0", 0),
+        ({"name": "role_size_mib", "type": "float"}, "-0.5", 1),
+        ({"name": "role_limit_percent", "type": "int"}, "-5", 1),
+        ({"name": "role_port", "type": "int"}, "-80", 1),
+        ({"name": "role_backoff_s", "type": "list", "elements": "int"}, "[0, -5]", 1),
+        ({"name": "role_limits", "type": "dict", "options": {"wait_s": {"type": "int"}}}, "{wait_s: -1}", 1),
+        ({"name": "role_warn_c", "type": "int"}, "-10", 0),
+        ({"name": "role_priority", "type": "int"}, "-10", 0),
+        ({"name": "role_memlock_kib", "type": "int", "description": "Memory in KiB; -1 = no limit."}, "-1", 0),
+        ({"name": "role_timeout_s", "type": "int"}, "'{{ x }}'", 0),
+    ],
+)
+def test_an_amount_is_not_negative_unless_its_description_says_so(spec: dict[str, Any], text: str, faults: int) -> None:
+    """The unit in the name, or a name like role_port, makes a number an amount."""
+    parts = check_value(parse_option("role", spec["name"], spec), _node(text), quotable=True)
+    found = [part for part in parts if isinstance(part, Fault)]
+
+    assert [fault.rule for fault in found] == ["negative"] * faults
+    assert all("must not be negative" in fault.what and "primus-bootstrap schema role_" in fault.fix for fault in found)
+
+
+def test_no_default_of_a_role_is_a_negative_amount() -> None:
+    """Otherwise its description must say what a negative number means."""
+    wrong = [option.name for option in load_options().values() if option.not_negative and _is_negative(option.default)]
+
+    assert wrong == []
+
+
+def _is_negative(value: Any) -> bool:
+    return isinstance(value, (int, float)) and value < 0
