@@ -91,7 +91,7 @@ def verdicts_to_show(collected: CollectedResults, evaluation: BenchEvaluation, g
                 verdict=worst_of(outcomes) if outcomes else "pass",
                 expected="a pass",
                 reason="" if released else decisions[host].reason,
-                fix="read the report: primus-bootstrap bench --last" if outcomes else "",
+                fix="read the report: primus-bootstrap bench hosts.yaml --last" if outcomes else "",
             )
         )
     return (*overall, *relevant)

@@ -139,7 +139,7 @@ def create(
     if failed:
         for path, why in failed.items():
             emit(f"{path}: {why}")
-        fix = "run the same command again; if a source no longer has a version, first run primus-bootstrap bundle lock"
+        fix = "run the same command again; if a source no longer has a version, first run primus-bootstrap bundle lock -i hosts.yaml"
         raise BundleError(f"{count(len(failed), 'file')} could not be downloaded", fix=fix)
     emit(f"{short(target)}: {count(len(locked.files), 'file')}, all checksums verified")
 
@@ -277,7 +277,7 @@ def _require_lock(cluster: Cluster, path: Path | None) -> Lock:
     path = _lock_path(cluster, path)
     locked = lock_file.read_lock(path)
     if not locked.items:
-        raise PlanError(f"{path}: nothing is locked", fix=f"on a machine with internet access: {program()} bundle lock")
+        raise PlanError(f"{path}: nothing is locked", fix="on a machine with internet access: primus-bootstrap bundle lock -i hosts.yaml")
     return locked
 
 

@@ -14,7 +14,7 @@ from primus_bootstrap.cli.console import emit
 from primus_bootstrap.cli.options import DEFAULT_HOSTS
 from primus_bootstrap.cli.report_view import next_steps, print_report
 from primus_bootstrap.cli.run_verbs import need_terminal, run_plan
-from primus_bootstrap.core.errors import PlanError
+from primus_bootstrap.core.errors import PlanError, UsageError
 from primus_bootstrap.core.suggestions import nearest
 from primus_bootstrap.engine.lock import cluster_lock
 from primus_bootstrap.engine.plan import make_plan
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from primus_bootstrap.engine.run import Options
     from primus_bootstrap.inventory.cluster import Cluster
 
+_SHOWN_HOSTS = 10
 node_app = typer.Typer(no_args_is_help=True, help="Add, remove, replace, quarantine or release a host of a running cluster.")
 
 
@@ -38,13 +39,21 @@ def split_words(words: Sequence[str], names: Sequence[str]) -> tuple[Path, list[
     """Split `[hosts.yaml] NAME...` into the path, which is optional, and the names.
 
     Raises:
-        PlanError: There are too many or too few words.
+        UsageError: There are too many or too few words.
     """
+    if len(words) == len(names) and is_inventory(words[0]):
+        raise UsageError(f"{words[0]} is the inventory, and {names[-1]} is missing", fix=f"pass [hosts.yaml] {' '.join(names)}")
     if len(words) == len(names):
         return DEFAULT_HOSTS, list(words)
     if len(words) == len(names) + 1:
         return Path(words[0]), list(words[1:])
-    raise PlanError(f"got {len(words)} arguments: {' '.join(words)}", fix=f"pass [hosts.yaml] {' '.join(names)}")
+    raise UsageError(f"got {len(words)} arguments: {' '.join(words)}", fix=f"pass [hosts.yaml] {' '.join(names)}")
+
+
+def is_inventory(word: str) -> bool:
+    """Return whether a word of the command line is a hosts.yaml, or a folder with one."""
+    path = Path(word)
+    return (path.is_file() and path.name == DEFAULT_HOSTS.name) or (path / DEFAULT_HOSTS).is_file()
 
 
 def make_node_plan(cluster: Cluster, playbook: str, target: TargetHost, *, without: Sequence[str] = ()) -> Plan | None:
@@ -61,7 +70,7 @@ def find_host(cluster: Cluster, name: str) -> str:
     """Return the name if hosts.yaml has such a host.
 
     Raises:
-        PlanError: hosts.yaml has no such host.
+        UsageError: hosts.yaml has no such host.
     """
     return find_name(name, cluster.groups["all"])
 
@@ -70,11 +79,12 @@ def find_name(name: str, hosts: Collection[str]) -> str:
     """Return the name if it is one of the hosts.
 
     Raises:
-        PlanError: There is no such host.
+        UsageError: There is no such host.
     """
     if name not in hosts:
         near = nearest(name, hosts)
-        raise PlanError(f"hosts.yaml has no host {name}", fix=f"did you mean {near}?" if near else "use a host name from hosts.yaml")
+        shown = ", ".join([*sorted(hosts)[:_SHOWN_HOSTS], *(["…"] if len(hosts) > _SHOWN_HOSTS else [])])
+        raise UsageError(f"hosts.yaml has no host {name}", fix=f"did you mean {near}? " * bool(near) + f"choose from: {shown}")
     return name
 
 
@@ -88,13 +98,14 @@ def ask_name(cluster: Cluster, name: str, *, verb: str, what: str) -> None:
     """Require the cluster's name, from `--confirm` or from the terminal.
 
     Raises:
-        PlanError: It is another name, or it is missing and there is no terminal.
+        UsageError: It is another name.
+        PlanError: It is missing, and there is no terminal.
     """
     if not name:
         need_terminal(verb, fix=f"add --confirm {cluster.name}")
         name = typer.prompt(f"{what} Type the cluster's name to continue", err=True)
     if name != cluster.name:
-        raise PlanError(
+        raise UsageError(
             f"the cluster's name is {cluster.name}, not {name}",
             fix=f"check that this is the right hosts.yaml, then use --confirm {cluster.name}",
         )

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from primus_bootstrap.cli.console import emit, emit_json, emit_table, say, stderr
-from primus_bootstrap.cli.day2 import find_host
+from primus_bootstrap.cli.console import emit, emit_json, emit_table, program, say, stderr
+from primus_bootstrap.cli.day2 import find_host, is_inventory
 from primus_bootstrap.cli.fleet_view import controller_table, probe_json, probe_summary, probe_table, unknown_lines
 from primus_bootstrap.cli.options import (
     DEFAULT_HOSTS,
@@ -27,7 +27,8 @@ from primus_bootstrap.cli.options import (
     ask_password,
     examples,
 )
-from primus_bootstrap.core.errors import PlanError
+from primus_bootstrap.cli.printed_commands import with_inventory
+from primus_bootstrap.core.errors import PlanError, UsageError
 from primus_bootstrap.engine.hostkeys import key_conflicts, pin_host_keys
 from primus_bootstrap.engine.ssh import known_hosts_path, ssh_arguments
 from primus_bootstrap.fleet.controller import check_controller
@@ -82,7 +83,7 @@ def probe(
         emit_table(probe_table(probes))
         emit(probe_summary(probes))
         for line in unknown_lines(probes):
-            emit(line)
+            emit(with_inventory(line, cluster.path))
     if not all(probe.facts and probe.facts.can_become_root for probe in probes):
         raise typer.Exit(4)
 
@@ -114,6 +115,7 @@ def ssh(
     vault_password_file: VaultPasswordFile = None,
 ) -> None:
     """Open an SSH session on a host, with the user, key, port and bastion from hosts.yaml and a checked host key."""
+    _refuse_inventory(host, "ssh", command or ())
     vault = ask_password("Vault password", ask=ask_vault_pass)
     cluster = load_cluster(hosts, vault_password_file=vault_password_file, ask_vault_pass=vault)
     _pin(cluster, [find_host(cluster, host)])
@@ -140,6 +142,7 @@ def exec_(
     Identical outputs are shown once, with their hosts. Exit code 4 if the command fails on a host or a host does not answer. After
     --timeout the verb stops waiting for a host, but the command may continue there.
     """
+    _refuse_inventory(pattern, "exec", command)
     become = ask_password("sudo password of the hosts", ask=ask_become_pass) or ""
     vault = ask_password("Vault password", ask=ask_vault_pass)
     cluster = load_cluster(hosts, vault_password_file=vault_password_file, ask_vault_pass=vault)
@@ -151,21 +154,32 @@ def exec_(
     if as_json:
         emit_json({"cluster": cluster.name, "command": line, "hosts": [_answer_json(answer) for answer in answers]})
     else:
-        _show_answers(answers)
+        _show_answers(answers, cluster.path)
     if any(answer.exit_code != 0 for answer in answers):
         raise typer.Exit(4)
+
+
+def _refuse_inventory(word: str, verb: str, others: Sequence[str]) -> None:
+    """Fail if the first word is an inventory, which is the first argument of other verbs but an option of this one.
+
+    Raises:
+        UsageError: It is.
+    """
+    if is_inventory(word):
+        command = shlex.join([program(), verb, "-i", word, *others[:1], *(["--", *others[1:]] if others[1:] else [])])
+        raise UsageError(f"{word} is an inventory, not a host: {verb} takes it as the option -i", fix=command)
 
 
 def targets_of_limit(cluster: Cluster, pattern: str, become_password: str = "") -> tuple[Target, ...]:
     """Return the hosts that match a pattern, with their connections.
 
     Raises:
-        PlanError: No host matches.
+        UsageError: No host matches.
     """
     names = cluster.select(pattern)
     if not names:
         groups = ", ".join(name for name, members in cluster.groups.items() if members)
-        raise PlanError(f"no host matches {pattern!r}", fix=f"use a host or one of these groups: {groups}")
+        raise UsageError(f"no host matches {pattern!r}", fix=f"use a host or one of these groups: {groups}")
     targets = targets_of(cluster, names)
     return tuple(replace(target, become_password=become_password) for target in targets) if become_password else targets
 
@@ -214,7 +228,7 @@ def _answer_json(answer: Answer) -> dict[str, object]:
     return {**{name: getattr(answer, name) for name in names}, "state": "answered" if answer.answered else "unknown", "fix": answer.fix}
 
 
-def _show_answers(answers: Sequence[Answer]) -> None:
+def _show_answers(answers: Sequence[Answer], file: Path) -> None:
     """Print each outcome once, with its hosts; hosts that did not answer come last."""
     by_outcome: dict[Answer, list[str]] = defaultdict(list)
     for answer in answers:
@@ -227,4 +241,4 @@ def _show_answers(answers: Sequence[Answer]) -> None:
         if outcome.truncated:
             emit("    (truncated: only the first MiB of each stream is shown)")
         if not outcome.answered:
-            emit(f"  fix: {outcome.fix}")
+            emit(with_inventory(f"  fix: {outcome.fix}", file))

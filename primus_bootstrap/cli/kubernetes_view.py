@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap.cli.console import emit, emit_json, emit_table, plain_table
-from primus_bootstrap.core.errors import PlanError
+from primus_bootstrap.core.errors import PlanError, UsageError
 from primus_bootstrap.inventory.kubespray_release import load_release
 from primus_bootstrap.kubernetes.kubespray_values import all_values
 from primus_bootstrap.kubernetes.preflight import provider
@@ -21,10 +21,11 @@ def show_part(cluster: Cluster, part: str, *, as_json: bool) -> None:
     """Print one part of a plan.
 
     Raises:
-        PlanError: There is no such part, or this cluster does not use it.
+        UsageError: There is no such part.
+        PlanError: This cluster does not use it.
     """
     if part not in _PARTS:
-        raise PlanError(f"--show {part}: no such part", fix=f"choose from: {', '.join(_PARTS)}")
+        raise UsageError(f"--show {part}: no such part", fix=f"choose from: {', '.join(_PARTS)}")
     if provider(cluster) != "kubespray":
         raise PlanError("kubernetes_provider is existing: Kubespray is not used", fix="leave --show out")
     if not cluster.groups.get("kube_control_plane"):

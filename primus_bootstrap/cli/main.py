@@ -5,10 +5,10 @@ from __future__ import annotations
 import gc
 import logging
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from primus_bootstrap import __version__
 from primus_bootstrap.cli import (
@@ -29,7 +29,13 @@ from primus_bootstrap.cli import (
     workload_verbs,
 )
 from primus_bootstrap.cli.console import emit, emit_json, error_json, error_text, say
+from primus_bootstrap.cli.printed_commands import completed_error, inventory_of
 from primus_bootstrap.core.errors import PrimusError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from typer.models import CommandInfo
 
 # The panels of the help, in this order. Every verb must be in one.
 _PANELS = {
@@ -50,6 +56,17 @@ class _PanelOrder(TyperGroup):
         return [verb for verbs in _PANELS.values() for verb in verbs]
 
 
+class _Verb(TyperCommand):
+    """A verb. The commands in its errors name the program and hosts.yaml as the user did."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the verb."""
+        try:
+            return super().invoke(ctx)
+        except PrimusError as error:
+            raise completed_error(error, inventory_of(ctx.params)) from error
+
+
 app = typer.Typer(
     name="primus-bootstrap",
     cls=_PanelOrder,
@@ -57,8 +74,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
     help="Turn bare-metal GPU servers and one hosts.yaml into a training cluster, and keep it healthy.",
-    epilog="Exit codes: 0 success, 1 this machine is not ready (doctor), 2 hosts.yaml or the syntax of the command is wrong, 3 the request "
-    "cannot be carried out, 4 at least one host failed, 5 another run holds the cluster's lock, 6 the state of a job is unknown, "
+    epilog="Exit codes: 0 success, 1 this machine is not ready (doctor), 2 hosts.yaml or the command line is wrong (for example an unknown "
+    "phase or host), 3 the request cannot be carried out, 4 at least one host failed, "
+    "5 another run holds the cluster's lock, 6 the state of a job is unknown, "
     "130 interrupted.",
 )
 
@@ -101,6 +119,18 @@ for _verb in app.registered_commands:
     _verb.rich_help_panel = _PANEL_OF[str(_verb.name)]
 for _group in app.registered_groups:
     _group.rich_help_panel = _PANEL_OF[str(_group.name)]
+
+
+def _verbs(group: typer.Typer) -> Iterator[CommandInfo]:
+    """Yield every verb of a group, also of the groups in it."""
+    yield from group.registered_commands
+    for inner in group.registered_groups:
+        if inner.typer_instance:
+            yield from _verbs(inner.typer_instance)
+
+
+for _verb in _verbs(app):
+    _verb.cls = _Verb
 
 
 def main(argv: list[str] | None = None) -> None:

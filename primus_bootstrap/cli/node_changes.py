@@ -11,7 +11,7 @@ import yaml
 from primus_bootstrap.cli.console import emit, emit_json, say
 from primus_bootstrap.cli.day2 import find_host, find_name, make_node_plan, run_and_report
 from primus_bootstrap.cli.run_verbs import need_terminal, print_plan
-from primus_bootstrap.core.errors import InventoryError, PlanError
+from primus_bootstrap.core.errors import InventoryError, PlanError, UsageError
 from primus_bootstrap.engine.history import last_report
 from primus_bootstrap.engine.hostkeys import fingerprint, forget_host_keys, offered_key, pin_host_keys, pinned_key, replace_pin
 from primus_bootstrap.engine.plan import TargetHost
@@ -91,6 +91,7 @@ def make_addition(  # noqa: PLR0913 - the options of the verb
     The file is checked once, with the new host: the check of a large cluster takes long.
 
     Raises:
+        UsageError: A group or a value does not exist.
         PlanError: The host cannot be added, or it exists and differs.
         InventoryError: hosts.yaml has problems, or would have with the new host.
     """
@@ -273,7 +274,7 @@ def report_already_removed(cluster: Cluster, host: str, verb: str, *, as_json: b
     """Report that a host is already removed; rename its variable files if a kill prevented that.
 
     Raises:
-        PlanError: No run removed such a host, so the name is a typo.
+        UsageError: No run removed such a host, so the name is a typo.
     """
     renamed = disable_host_files(cluster.path, host)
     last = last_report(cluster.state_dir, verb=verb)
@@ -293,7 +294,7 @@ def _values(words: Sequence[str]) -> dict[str, Any]:
     """Parse `key=value` words; the value is YAML, so numbers are numbers.
 
     Raises:
-        PlanError: A word has another form.
+        UsageError: A word has another form.
     """
     values = {}
     for word in words:
@@ -301,9 +302,9 @@ def _values(words: Sequence[str]) -> dict[str, Any]:
         try:
             values[name.strip()] = yaml.safe_load(value)
         except yaml.YAMLError as error:
-            raise PlanError(f"--var {name}: the value is not valid YAML", fix="quote it: --var 'name=\"text\"'") from error
+            raise UsageError(f"--var {name}: the value is not valid YAML", fix="quote it: --var 'name=\"text\"'") from error
         if not equals or not name.strip():
-            raise PlanError(f"--var {word}: not key=value", fix="use --var name=value")
+            raise UsageError(f"--var {word}: not key=value", fix="use --var name=value")
     return values
 
 

@@ -29,7 +29,7 @@ from primus_bootstrap.cli.options import (
     examples,
 )
 from primus_bootstrap.cli.run_verbs import load_for_run, run_options
-from primus_bootstrap.core.errors import PlanError
+from primus_bootstrap.core.errors import UsageError
 from primus_bootstrap.engine.plan import TargetHost, make_plan
 from primus_bootstrap.engine.ssh import known_hosts_path
 from primus_bootstrap.fleet.service import read_quarantine, read_services, service_task
@@ -82,7 +82,7 @@ def quarantine(
     """
     if not _REASON.match(reason):
         fix = "use one line of 3 to 160 characters, without quotes, braces, vertical bars and backslashes"
-        raise PlanError(f"--reason {reason!r} is not allowed", fix=fix)
+        raise UsageError(f"--reason {reason!r} is not allowed", fix=fix)
     options = run_options("node quarantine", None, forks, ask_become_pass, ask_vault_pass, vault_password_file)
     cluster, name = _load_host(words, options)
     values = {"quarantine_reason": reason, "quarantine_owner": owner or login_name(), "quarantine_requeue": str(force).lower()}

@@ -21,12 +21,14 @@ from primus_bootstrap.cli.options import (
     VaultPasswordFile,
     examples,
 )
+from primus_bootstrap.cli.printed_commands import with_inventory
 from primus_bootstrap.cli.run_verbs import load_for_run, print_plan, run_options
 from primus_bootstrap.engine.plan import make_plan
 from primus_bootstrap.kubernetes.day2 import refuse_partial_reset
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
     from primus_bootstrap.core.verdicts import Verdict
     from primus_bootstrap.engine.report import Report
@@ -73,7 +75,7 @@ def reset(
     if as_json:
         emit_json({**report.to_json(), "kept": [record.to_json() for record in kept]})
     else:
-        _print_kept(kept)
+        _print_kept(kept, cluster.path)
     raise typer.Exit(report.exit_code)
 
 
@@ -83,10 +85,10 @@ def kept_records(report: Report) -> tuple[Verdict, ...]:
     return tuple({(record.host, record.reason): record for record in records}.values())
 
 
-def _print_kept(records: Iterable[Verdict]) -> None:
+def _print_kept(records: Iterable[Verdict], file: Path) -> None:
     table = plain_table("host", "data", "how to remove them")
     for record in records:
-        table.add_row(record.host, record.reason, record.fix)
+        table.add_row(record.host, record.reason, with_inventory(record.fix, file))
     if table.row_count:
         emit("\ndata that stay on the hosts")
         emit_table(table)

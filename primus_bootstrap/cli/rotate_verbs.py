@@ -20,7 +20,7 @@ from primus_bootstrap.cli.options import (
     examples,
 )
 from primus_bootstrap.cli.run_verbs import load_for_run, print_plan, run_options
-from primus_bootstrap.core.errors import PlanError
+from primus_bootstrap.core.errors import UsageError
 from primus_bootstrap.engine.plan import make_plan
 
 Interrupt = Annotated[
@@ -63,7 +63,7 @@ def rotate(
     """
     path, (secret,) = split_words(words, ["SECRET"])
     if secret not in rotatable():
-        raise PlanError(f"cannot rotate {secret}: there is no such secret", fix=f"choose from: {', '.join(rotatable())}")
+        raise UsageError(f"cannot rotate {secret}: there is no such secret", fix=f"choose from: {', '.join(rotatable())}")
     options = run_options("rotate", None, forks, ask_become_pass, ask_vault_pass, vault_password_file)
     cluster = load_for_run(path, options)
     plan = make_plan(cluster, playbook=f"day2/rotate/{secret}.yml")

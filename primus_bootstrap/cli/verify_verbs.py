@@ -20,6 +20,7 @@ from primus_bootstrap.cli.options import (
     VaultPasswordFile,
     examples,
 )
+from primus_bootstrap.cli.printed_commands import with_inventory
 from primus_bootstrap.cli.run_verbs import load_for_run, run_options, run_plan
 from primus_bootstrap.engine.events import Event, HostResult, Recap, VerdictFound
 from primus_bootstrap.engine.plan import make_plan
@@ -28,6 +29,7 @@ from primus_bootstrap.engine.report import EXIT_DONE, EXIT_FAILED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
 
     from primus_bootstrap.core.verdicts import Outcome, Verdict
     from primus_bootstrap.engine.plan_values import Plan
@@ -40,7 +42,7 @@ PHASE = "verify"
 _SHOWN_HOSTS = 40
 _SHOWN_CHECKS = 6
 # The fix for a failure without a fix of its own.
-_APPLY = "primus-bootstrap apply, then verify again"
+_APPLY = "primus-bootstrap apply hosts.yaml, then verify again"
 _NOT_CHECKED = "not checked"
 # Ansible's own task, which checks the arguments of a role and no host.
 _ARGUMENT_CHECK = "Validating arguments against arg spec"
@@ -141,7 +143,7 @@ def verify(
     if as_json:
         emit_json(to_json(report, rows, code))
     else:
-        _print(rows, report)
+        _print(rows, report, cluster.path)
     raise typer.Exit(code)
 
 
@@ -234,14 +236,14 @@ def to_json(report: Report, rows: Iterable[Row], code: int) -> dict[str, Any]:
     return {**head, "exit_code": code, "problem": report.problem, "services": [asdict(row) for row in rows]}
 
 
-def _print(rows: Sequence[Row], report: Report) -> None:
+def _print(rows: Sequence[Row], report: Report, file: Path) -> None:
     table = plain_table("service", "host", "verdict", "verified")
     table.add_column("seconds", justify="right")
     for row in fold_rows(rows) if len({row.host for row in rows}) > _SHOWN_HOSTS else rows:
         table.add_row(row.service, row.host, coloured(row.verdict), row.proven, f"{row.seconds:.1f}")
     emit_table(table)
     for text in problem_texts(rows):
-        emit(text)
+        emit(with_inventory(text, file))
     if report.problem:
         emit(f"\n{report.problem}")
     counts = ", ".join(f"{number} {word}" for word, number in _counts(rows).items() if number)

@@ -6,9 +6,11 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap.cli.console import clock_text, coloured, duration_text, emit, emit_table, plain_table
+from primus_bootstrap.cli.printed_commands import with_inventory
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from primus_bootstrap.fleet.jobs import JobStatus
 
@@ -39,11 +41,11 @@ def print_jobs(jobs: Sequence[JobStatus]) -> None:
     emit_table(table)
 
 
-def print_job(job: JobStatus) -> None:
-    """Print one job: its state, attempts and newest events."""
+def print_job(job: JobStatus, file: Path) -> None:
+    """Print one job: its state, attempts and newest events. `file` is the hosts.yaml, for commands to copy."""
     emit(f"{job.id}: {_state(job)}{f', {job.reason}' if job.reason else ''}")
     if job.fix:
-        emit(f"  fix: {job.fix}")
+        emit(f"  fix: {with_inventory(job.fix, file)}")
     fields = {
         "user": job.user,
         "target": job.target,

@@ -2,8 +2,8 @@
 
     PrimusError            1   base class, never raised itself
     ├── InventoryError     2   hosts.yaml is wrong; nothing was changed
-    ├── UsageError         2   a command line, a settings file or job.json is wrong; nothing was started
-    ├── PlanError          3   the request cannot be carried out; nothing was changed
+    ├── UsageError         2   a command line (for example an unknown phase or host), a settings file or job.json is wrong
+    ├── PlanError          3   the request is valid and cannot be carried out; nothing was changed
     ├── RunError           4   at least one host failed; the report has the cause
     │   └── StepError      4   a hook or a patch stopped a run before its program was started
     ├── LockedError        5   another run holds the lock

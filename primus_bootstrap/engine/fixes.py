@@ -25,7 +25,10 @@ _KNOWN: tuple[tuple[str, str], ...] = (
     (r"Connection refused", "start sshd on {host}, or set ansible_port if it listens elsewhere"),
     (
         r"timed out|No route to host|Network is unreachable|Connection closed|Connection reset|Broken pipe|connection broke",
-        "check that {host} is up and reachable, then apply again; if it is gone for good: primus-bootstrap node remove {host} --dead",
+        (
+            "check that {host} is up and reachable, then apply again; "
+            "if it is gone for good: primus-bootstrap node remove hosts.yaml {host} --dead"
+        ),
     ),
     (
         r"Missing sudo password|a password is required|a terminal is required",

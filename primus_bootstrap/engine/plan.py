@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from primus_bootstrap import content
-from primus_bootstrap.core.errors import PlanError
+from primus_bootstrap.core.errors import PlanError, UsageError
 from primus_bootstrap.core.suggestions import nearest
 from primus_bootstrap.engine.plan_values import Plan, Step
 from primus_bootstrap.engine.playbooks import SITE, groups_in, load_phases
@@ -72,11 +72,11 @@ def _select_phases(available: tuple[Phase, ...], phases: Sequence[str], start: s
         if name not in names:
             near = nearest(name, names)
             hint = f"did you mean {near}? " if near else ""
-            raise PlanError(f"no such phase: {name}", fix=f"{hint}choose from: {', '.join(names)}")
+            raise UsageError(f"no such phase: {name}", fix=f"{hint}choose from: {', '.join(names)}")
     first = names.index(start) if start else 0
     selected = tuple(phase for phase in available[first:] if not phases or phase.name in phases)
     if not selected:
-        raise PlanError(f"nothing to do: {', '.join(phases)} comes before {start}", fix="remove --phase or --from")
+        raise UsageError(f"nothing to do: {', '.join(phases)} comes before {start}", fix="remove --phase or --from")
     return selected
 
 
@@ -88,7 +88,7 @@ def _allowed_hosts(cluster: Cluster, limit: str | None) -> frozenset[str] | None
         names = [host.name for host in cluster.hosts] + [name for name, members in cluster.groups.items() if members]
         near = nearest(limit, names)
         hint = f"did you mean {near}?" if near else "use hosts or groups of hosts.yaml: gpu1, gpu[001:004], gpu_node:!gpu7"
-        raise PlanError(f"the limit matches no host: {limit}", fix=hint)
+        raise UsageError(f"the limit matches no host: {limit}", fix=hint)
     return hosts
 
 

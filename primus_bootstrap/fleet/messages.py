@@ -20,14 +20,14 @@ FIXES: Mapping[Cause, str] = {
     "name": "set ansible_host to an address, or add the name to DNS or /etc/hosts",
     "auth": "put the public key of this controller into the host's authorized_keys; check ansible_user and ansible_ssh_private_key_file",
     "key_file": "correct ansible_ssh_private_key_file, or load the key into ssh-agent if it has a passphrase",
-    "host_key_unknown": "run `primus-bootstrap probe` to pin its key at the first contact, or set host_key in hosts.yaml",
+    "host_key_unknown": "run `primus-bootstrap probe hosts.yaml` to pin its key at the first contact, or set host_key in hosts.yaml",
     "host_key_changed": "if the host was reinstalled, remove its lines from the cluster's known_hosts; otherwise find out why",
     "bastion": "connect to the bastion with ssh; its host key must be in ~/.ssh/known_hosts",
     "ssh_arguments": "correct ansible_ssh_common_args or ssh_config(5): `ssh -G HOST` shows the resulting options",
     "protocol": "run `ssh -v` to see which service answers at this address and port",
     "lost": "check the host's console and sshd's journal",
     "no_python": "install python3 (3.9 or newer) on the host, or set ansible_python_interpreter",
-    "bad_answer": "run `primus-bootstrap ssh` to the host and look for login scripts that print text",
+    "bad_answer": "run `primus-bootstrap ssh -i hosts.yaml HOST` and look for login scripts that print text",
 }
 
 

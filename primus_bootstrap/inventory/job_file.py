@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from primus_bootstrap import content
-from primus_bootstrap.core.errors import InventoryError, PlanError, Problem
+from primus_bootstrap.core.errors import InventoryError, PlanError, Problem, UsageError
 from primus_bootstrap.core.suggestions import nearest
 from primus_bootstrap.inventory.ansible.role_filters import load_filters
 from primus_bootstrap.inventory.cluster import Origin
@@ -25,11 +25,13 @@ from primus_bootstrap.launch.watch.job_request import InventoryFacts, read_reque
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from primus_bootstrap.core.structured import Issue
     from primus_bootstrap.inventory.cluster import Cluster
     from primus_bootstrap.launch.watch.job_request import JobRequest
 
 ROLE = "workload"
 _PREFIX = f"{ROLE}_"
+_USER = f"{ROLE}_user"
 _HOST_GROUPS = ("workload_node", "kube_node", "kueue")  # kueue has the variables of the queues
 
 
@@ -45,7 +47,7 @@ def find_job(name: str) -> Path:
     """Return the file of a job, by its path or by the name of a shipped job.
 
     Raises:
-        PlanError: There is no such file.
+        UsageError: There is no such file.
     """
     path = Path(name).expanduser()
     if path.is_file():
@@ -55,7 +57,7 @@ def find_job(name: str) -> Path:
         return shipped[name]
     near = nearest(name, shipped)
     fix = f"did you mean {near}?" if near else f"give a file, or choose from: {', '.join(shipped)}"
-    raise PlanError(f"there is no job {name}", fix=fix)
+    raise UsageError(f"there is no job {name}", fix=fix)
 
 
 def read_job(path: Path, extra: Sequence[str] = ()) -> JobFile:
@@ -63,13 +65,13 @@ def read_job(path: Path, extra: Sequence[str] = ()) -> JobFile:
 
     Raises:
         InventoryError: With every problem.
-        PlanError: A word of `-e` is neither `key=value` nor `@FILE`.
+        UsageError: A word of `-e` is neither `key=value` nor `@FILE`.
     """
     definitions: list[Definition] = []
     problems: list[Problem] = []
     for word in extra:
         if not word.startswith("@") and "=" not in word:
-            raise PlanError(f"--extra-vars {word}: neither @FILE nor key=value", fix="-e @values.yml, or -e workload_nodes=4")
+            raise UsageError(f"--extra-vars {word}: neither @FILE nor key=value", fix="-e @values.yml, or -e workload_nodes=4")
     for word in (f"@{path}", *extra):
         for found in _from_file(Path(word[1:]).expanduser()) if word.startswith("@") else _from_word(word):
             if isinstance(found, Definition):
@@ -115,9 +117,31 @@ def check_job(cluster: Cluster, job: JobFile, display_path: str) -> JobRequest:
     issues = load_filters(ROLE).find_issues(variables, inventory_facts(cluster))
     if issues:
         raise InventoryError(
-            [_problem(job.origins.get(variable_of(issue), Origin(display_path, 0)), str(issue), issue.fix) for issue in issues]
+            [_problem(job.origins.get(variable_of(issue), Origin(display_path, 0)), str(issue), _fix(issue, cluster)) for issue in issues]
         )
     return read_request(variables)
+
+
+def _fix(issue: Issue, cluster: Cluster) -> str:
+    """Return the fix of an issue; for a missing user the option of `workload submit`, with the accounts that may have jobs."""
+    if variable_of(issue) != _USER:
+        return issue.fix
+    names = _accounts(cluster)
+    if not names:
+        return "add --user NAME to the command, or set workload_user in the job's file; NAME is an account of users_groups_accounts"
+    others = f" (or one of: {', '.join(names[1:])})" if len(names) > 1 else ""
+    return f"add --user {names[0]}{others} to the command, or set workload_user in the job's file"
+
+
+def _accounts(cluster: Cluster) -> list[str]:
+    """Return the accounts of hosts.yaml that may have jobs; none if their list cannot be read."""
+    watchers = cluster.groups.get("primus_watch") or ()
+    try:
+        found = cluster.view.variables(watchers[0]).get("users_groups_accounts") if watchers else ()
+    except PlanError:  # it is a template or a Vault value that only a run can resolve
+        found = ()
+    accounts = [account for account in (found if isinstance(found, list) else ()) if isinstance(account, dict) and "name" in account]
+    return [str(account["name"]) for account in accounts if not account.get("sudo_rules") and account.get("state") != "absent"]
 
 
 def _problem(origin: Origin, what: str, fix: str) -> Problem:

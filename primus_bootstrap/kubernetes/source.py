@@ -11,7 +11,7 @@ import yaml
 from primus_bootstrap.core.errors import PlanError
 
 _LOCK = "bundle.lock.yaml"
-_FIX = "on a machine with internet access: primus-bootstrap bundle lock, then bundle create; copy the folder to this machine"
+_FIX = "on a machine with internet access: primus-bootstrap bundle lock -i hosts.yaml, then bundle create; copy the folder to this machine"
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,7 +75,7 @@ def test_a_host_without_primus_cli_has_a_fix_that_installs_it(tmp_path: Path) ->
     (verdict,) = read_step("n1", read(StepOutput, step))[1]
 
     assert verdict.verdict == "unknown"
-    assert verdict.fix == "install primus-cli on the host: primus-bootstrap apply --phase gpu"
+    assert verdict.fix == "install primus-cli on the host: primus-bootstrap apply hosts.yaml --phase gpu"
 
 
 def test_only_programs_that_measure_a_bus_bandwidth_run_over_several_hosts() -> None:

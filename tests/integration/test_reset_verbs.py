@@ -41,18 +41,18 @@ def reset(hosts: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("words", "code", "message"),
     [
-        (("--confirm", "another"), "the cluster's name is tiny, not another"),
-        ((), "add --confirm tiny"),
-        (("--confirm", "tiny", "--limit", "nobody"), "the limit matches no host: nobody"),
+        (("--confirm", "another"), 2, "the cluster's name is tiny, not another"),
+        ((), 3, "add --confirm tiny"),
+        (("--confirm", "tiny", "--limit", "nobody"), 2, "the limit matches no host: nobody"),
     ],
 )
-def test_reset_needs_the_name_of_the_cluster(hosts: Path, words: tuple[str, ...], message: str) -> None:
-    """A wrong name, no name, or a limit without hosts has exit code 3 before any state is written."""
+def test_reset_needs_the_name_of_the_cluster(hosts: Path, words: tuple[str, ...], code: int, message: str) -> None:
+    """A wrong name or limit has exit code 2, and no name without a terminal 3, before any state is written."""
     done = reset(hosts, *words)
 
-    assert done.returncode == 3
+    assert done.returncode == code
     assert message in done.stderr
     assert not (hosts.parent / ".primus").exists()
 

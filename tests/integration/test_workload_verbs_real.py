@@ -109,12 +109,12 @@ def test_problems_are_printed_as_json_too(cli: Cli, words: tuple[str, ...], expe
 
 
 def test_an_unknown_job_and_an_invalid_id_are_refused(cli: Cli) -> None:
-    """Exit code 3 with a fix."""
+    """Exit code 2 with a fix."""
     unknown, wrong = cli("submit", "debug-dens"), cli("status", "try")
 
-    assert (unknown.returncode, wrong.returncode) == (3, 3)
+    assert (unknown.returncode, wrong.returncode) == (2, 2)
     assert "did you mean debug-dense?" in unknown.stderr
-    assert "workload list --all" in wrong.stderr
+    assert "workload list hosts.yaml --all" in wrong.stderr
 
 
 @needs_root
@@ -157,7 +157,7 @@ def test_a_job_without_enough_hosts_in_service_is_not_started(cli: Cli, tmp_path
 
     assert done.returncode == 3, done.stderr
     assert "workload_nodes is 1, and only 0 hosts can be offered: gone may be quarantined: it does not answer" in done.stderr
-    assert "fix: repair hosts of unknown state (primus-bootstrap node list)" in done.stderr
+    assert "fix: repair hosts of unknown state (primus-bootstrap node list hosts.yaml)" in done.stderr
     assert not list((tmp_path / ".primus").rglob("plan.json"))
 
 
@@ -261,7 +261,7 @@ def test_logs_print_the_end_of_the_ranks_log(cli: Cli, job: folders.JobFolder) -
     assert shown.stdout == "two\nthree\n"
     assert missing.returncode == 4
     assert "rank-00000.log: rank 0 has written nothing yet" in missing.stderr
-    assert f"workload status {ID}`" in missing.stderr
+    assert f"workload status hosts.yaml {ID}`" in missing.stderr
 
 
 @needs_root

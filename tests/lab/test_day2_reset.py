@@ -67,10 +67,10 @@ def reset(lab: RunningLab, *words: str, confirm: str = "") -> subprocess.Complet
 
 
 def test_wrong_name_is_refused(hosts: RunningLab) -> None:
-    """Another cluster's name gives exit code 3, without a run."""
+    """Another cluster's name gives exit code 2, without a run."""
     done = reset(hosts, confirm="another")
 
-    assert done.returncode == 3
+    assert done.returncode == 2
     assert f"the cluster's name is {hosts.name}, not another" in done.stderr
     assert not (hosts.state_dir / "runs").exists()
 

@@ -14,7 +14,7 @@ from primus_bootstrap.bench.judging.evaluation import BenchedFleet
 from primus_bootstrap.bench.report.bench_report import read_run
 from primus_bootstrap.bench.results.step_commands import BenchRequest, remaining_s, steps_for_host
 from primus_bootstrap.bench.results.store import BenchStore
-from primus_bootstrap.core.errors import PlanError, RunError
+from primus_bootstrap.core.errors import RunError, UsageError
 
 NOW = 1_795_350_000.0
 PRINT = {"driver": "6.10", "firmware": "1", "kernel": "6.1", "profile": "abc"}
@@ -91,7 +91,7 @@ def decisions(store: BenchStore) -> dict[str, Any]:
 
 def test_a_tier_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     """The fix names the tiers."""
-    with pytest.raises(PlanError) as caught:
+    with pytest.raises(UsageError) as caught:
         BenchStore(tmp_path).begin("", "quik")
     assert "no such tier: quik" in str(caught.value)
     assert "none, checks, quick, standard, deep" in caught.value.fix

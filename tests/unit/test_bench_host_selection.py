@@ -47,8 +47,10 @@ def test_too_few_hosts_are_an_error() -> None:
         select_hosts(HOSTS, ["gpu8"], nodes=3, unavailable={"gpu1": SILENT, "gpu8": SILENT}, speeds={})
 
     assert known.value.what == "workload_nodes is 3, and only 2 hosts can be offered: gpu3 is quarantined by ada (ECC errors)"
-    assert known.value.fix == "release healthy hosts (primus-bootstrap node release), or request fewer hosts (workload_nodes)"
-    assert unknown.value.fix.startswith("repair hosts of unknown state (primus-bootstrap node list), or")
+    assert (
+        known.value.fix == "release healthy hosts (primus-bootstrap node release hosts.yaml gpu3), or request fewer hosts (workload_nodes)"
+    )
+    assert unknown.value.fix.startswith("repair hosts of unknown state (primus-bootstrap node list hosts.yaml), or")
 
 
 def test_slow_hosts_come_last() -> None:

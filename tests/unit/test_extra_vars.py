@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from primus_bootstrap.cli.extra_vars import check_extra_vars
-from primus_bootstrap.core.errors import PlanError
+from primus_bootstrap.core.errors import UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,7 +33,7 @@ def test_known_variables_are_accepted(value: str) -> None:
 )
 def test_a_mistake_is_an_error_with_a_fix(value: str, what: str, fix: str) -> None:
     """A misspelt name, a missing value, a missing file."""
-    with pytest.raises(PlanError) as caught:
+    with pytest.raises(UsageError) as caught:
         check_extra_vars(value)
 
     assert what in caught.value.what
@@ -48,7 +48,7 @@ def test_a_file_is_checked(tmp_path: Path, text: str, what: str) -> None:
     """A list, invalid YAML and a misspelt name are errors; a file that Vault encrypts is not read."""
     file = tmp_path / "values.yml"
     file.write_text(text)
-    with pytest.raises(PlanError) as caught:
+    with pytest.raises(UsageError) as caught:
         check_extra_vars(f"@{file}")
     file.write_text("$ANSIBLE_VAULT;1.1;AES256\n6162\n")
     check_extra_vars(f"@{file}")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from primus_bootstrap.core.errors import InventoryError, PlanError
+from primus_bootstrap.core.errors import InventoryError, PlanError, UsageError
 from primus_bootstrap.inventory import find_problems, load_cluster, validate
 from primus_bootstrap.inventory.cluster import Origin
 from tests.unit.inventory_rig import write_inventory
@@ -118,10 +118,10 @@ def test_select_accepts_ansible_patterns(tmp_path: Path) -> None:
 
 
 def test_invalid_pattern_fails(tmp_path: Path) -> None:
-    """An invalid pattern is a PlanError, not an InventoryError."""
+    """An invalid pattern is a UsageError, not an InventoryError."""
     cluster = load_cluster(write_inventory(tmp_path / "site", HOSTS))
 
-    with pytest.raises(PlanError):
+    with pytest.raises(UsageError):
         cluster.select("~gpu(")
 
 

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from primus_bootstrap import content
 from primus_bootstrap.cli.main import app
-from primus_bootstrap.core.errors import InventoryError, PlanError, PrimusError
+from primus_bootstrap.core.errors import InventoryError, PlanError, PrimusError, UsageError
 from primus_bootstrap.engine.plan import TargetHost, make_plan
 from primus_bootstrap.engine.playbooks import load_phases
 from primus_bootstrap.inventory.edit.draft import check_draft, disable_host_files, host_files, read_hosts_text, write_draft
@@ -81,9 +81,9 @@ def node(*words: str | Path) -> str:
     return done.output
 
 
-def refused(*words: str | Path) -> PlanError:
+def refused(*words: str | Path) -> PrimusError:
     """Run a verb that fails, and return its error."""
-    with pytest.raises(PlanError) as error:
+    with pytest.raises((PlanError, UsageError)) as error:
         node(*words)
     return error.value
 
@@ -104,7 +104,7 @@ def refused(*words: str | Path) -> PlanError:
     ],
 )
 def test_an_invalid_addition_is_an_error(hosts: Path, words: Sequence[str], what: str, fix: str) -> None:
-    """Exit code 3 with the problem and a fix; hosts.yaml is unchanged."""
+    """The error has the problem and a fix; hosts.yaml is unchanged."""
     error = refused("add", hosts, *words)
 
     assert what in error.what

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from primus_bootstrap import content
-from primus_bootstrap.core.errors import PlanError
+from primus_bootstrap.core.errors import UsageError
 from primus_bootstrap.inventory.schema import names, specs
 from primus_bootstrap.inventory.schema.reference import json_schema, markdown, markdown_groups, rows, select_options
 
@@ -138,7 +138,7 @@ def test_secret_is_write_only_without_default() -> None:
 )
 def test_unknown_name_is_an_error(role: str, name: str, what: str, fix: str) -> None:
     """The fix has the nearest name, the choices, or Kubespray's documentation."""
-    with pytest.raises(PlanError) as caught:
+    with pytest.raises(UsageError) as caught:
         select_options(role=role, name=name)
 
     assert caught.value.what == what

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from primus_bootstrap import content
-from primus_bootstrap.core.errors import PlanError
-from primus_bootstrap.inventory.edit.scaffold import make_scaffold, templates, write_scaffold
+from primus_bootstrap.core.errors import PlanError, UsageError
+from primus_bootstrap.inventory.edit.scaffold import make_scaffold, write_scaffold
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,10 +21,19 @@ def tree(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_templates_are_the_shipped_topologies() -> None:
-    """Every folder of `inventory/` with a hosts.yaml is a template."""
-    assert set(templates()) >= set(NAMED)
-    assert set(templates()) == {path.parent.name for path in content.topologies_dir().glob("*/hosts.yaml")}
+def test_a_folder_of_the_user_is_no_template(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second lab in `inventory/` is not offered, and cannot be copied."""
+    (tmp_path / "lab2").mkdir()
+    (tmp_path / "lab2" / "hosts.yaml").write_text("all:\n")
+    monkeypatch.setattr(content, "topologies_dir", lambda: tmp_path)
+
+    with pytest.raises(UsageError) as unknown:
+        make_scaffold("nosuch", tmp_path / "new")
+    with pytest.raises(UsageError) as own:
+        make_scaffold("lab2", tmp_path / "new")
+
+    assert unknown.value.fix == "choose from: airgap, h200-slurm, lab, mi300x"
+    assert own.value.fix == "did you mean lab?"
 
 
 @pytest.mark.parametrize("template", NAMED)
@@ -79,7 +88,7 @@ def test_missing_lines_are_added_to_an_existing_gitignore(tmp_path: Path) -> Non
 
 def test_unknown_template_names_the_choices(tmp_path: Path) -> None:
     """The fix lists the templates."""
-    with pytest.raises(PlanError) as caught:
+    with pytest.raises(UsageError) as caught:
         make_scaffold("mi300", tmp_path)
 
     assert caught.value.what == "no such template: mi300"

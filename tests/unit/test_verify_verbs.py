@@ -119,7 +119,7 @@ def test_services_that_were_not_checked_for_one_reason_are_one_problem() -> None
     )
 
     assert list(problem_texts(found.values())) == [
-        "\nfail a on n1, n2\n  broken\n  fix: primus-bootstrap apply, then verify again",
+        "\nfail a on n1, n2\n  broken\n  fix: primus-bootstrap apply hosts.yaml, then verify again",
         "\nunknown 2 services on n1, n2\n  not checked: a failed earlier on this host\n  fix: repair a, then verify again",
     ]
 

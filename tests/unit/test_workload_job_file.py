@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from primus_bootstrap import content
-from primus_bootstrap.core.errors import InventoryError, PlanError
+from primus_bootstrap.core.errors import InventoryError, UsageError
 from primus_bootstrap.inventory.job_file import check_job, find_job, read_job, whole_job
 from primus_bootstrap.inventory.load import load_cluster
 
@@ -83,7 +83,7 @@ def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
 
 def test_a_word_of_e_that_is_neither_file_nor_value_is_refused(tmp_path: Path) -> None:
     """`-e 4` is a mistake."""
-    with pytest.raises(PlanError, match="neither @FILE nor key=value"):
+    with pytest.raises(UsageError, match="neither @FILE nor key=value"):
         read_job(write(tmp_path, JOB), ["4"])
 
 
@@ -123,6 +123,26 @@ def test_a_job_that_the_cluster_cannot_run_is_refused_with_its_line(tmp_path: Pa
     assert "workload_node has 2 hosts" in caught.value.problems[1].what
 
 
+@pytest.mark.parametrize(
+    ("accounts", "fix"),
+    [
+        ("", "add --user NAME to the command, or set workload_user in the job's file; NAME is an account of users_groups_accounts"),
+        (
+            "users_groups_accounts: [{name: op, uid: 4100, sudo_rules: [ALL]}, {name: ada, uid: 4101}, {name: ben, uid: 4102}], ",
+            "add --user ada (or one of: ben) to the command, or set workload_user in the job's file",
+        ),
+    ],
+)
+def test_the_fix_of_a_missing_user_can_be_typed(tmp_path: Path, accounts: str, fix: str) -> None:
+    """It is an option of `workload submit`, with the accounts that may have jobs."""
+    (tmp_path / "hosts.yaml").write_text(CLUSTER.replace("workload_user: ada, ", accounts))
+    path = write(tmp_path, JOB)
+    with pytest.raises(InventoryError) as caught:
+        check_job(load_cluster(tmp_path / "hosts.yaml"), read_job(path), str(path))
+
+    assert [problem.fix for problem in caught.value.problems] == [fix]
+
+
 def test_a_job_is_checked_against_queues_of_hosts_without_jobs(tmp_path: Path) -> None:
     """The variables of the queues may belong to a control plane that takes no pods."""
     queues = """\
@@ -151,6 +171,6 @@ def test_a_shipped_job_is_found_by_its_name(tmp_path: Path) -> None:
     """A path wins over the name of a job in workloads/jobs. For an unknown name the nearest is suggested."""
     assert find_job("debug-dense") == content.jobs_dir() / "debug-dense.yml"
     assert find_job(str(write(tmp_path, JOB))) == tmp_path / "job.yml"
-    with pytest.raises(PlanError) as caught:
+    with pytest.raises(UsageError) as caught:
         find_job("debug-dens")
     assert caught.value.fix == "did you mean debug-dense?"

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from primus_bootstrap.bench.results.reader import Result
     from primus_bootstrap.bench.results.store import BenchStore
 
-_FIX_NO_PROGRAM = "install primus-cli on the host: primus-bootstrap apply --phase gpu"
+_FIX_NO_PROGRAM = "install primus-cli on the host: primus-bootstrap apply hosts.yaml --phase gpu"
 _MAX_PRINTED_CHARS = 300
 
 
@@ -126,7 +126,8 @@ def _busy_verdict(host: str, step: StepOutput) -> Verdict:
         expected="no jobs while it is measured",
         found=step.jobs_text(),
         reason=f"jobs run on it ({step.jobs_text()}): {step.error or 'values measured beside jobs do not count'}",
-        fix="quarantine it (primus-bootstrap node quarantine), bench it when its jobs have ended, then release it",
+        fix=f"quarantine it (primus-bootstrap node quarantine hosts.yaml {host} --reason bench), bench it when its jobs have ended, "
+        "then release it",
         started=step.started,
         seconds=step.seconds,
     )

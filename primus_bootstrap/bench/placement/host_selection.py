@@ -100,9 +100,10 @@ def select_hosts(
 
 def _too_few(left_out: Sequence[ExcludedHost], nodes: int, available: int) -> PlanError:
     reasons = "; ".join(f"{entry.host} {entry.reason}" for entry in left_out)
+    known = [entry.host for entry in left_out if entry.known]
     steps = [
-        *(["release healthy hosts (primus-bootstrap node release)"] if any(entry.known for entry in left_out) else []),
-        *(["repair hosts of unknown state (primus-bootstrap node list)"] if not all(entry.known for entry in left_out) else []),
+        *([f"release healthy hosts (primus-bootstrap node release hosts.yaml {known[0]})"] if known else []),
+        *(["repair hosts of unknown state (primus-bootstrap node list hosts.yaml)"] if len(known) < len(left_out) else []),
         "request fewer hosts (workload_nodes)",
     ]
     hosts = f"{available} host{'s' if available != 1 else ''}"

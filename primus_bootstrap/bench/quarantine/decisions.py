@@ -14,7 +14,8 @@ OWNER = "primus-bench"
 PENDING = "bench pending"
 BREAKER_SCHEMA = "primus.bench-breaker/1"
 FIX_BREAKER = (
-    "find the cause that these hosts share, then run primus-bootstrap bench --reset-breaker --confirm CLUSTER_NAME, and bench them again"
+    "find the cause that these hosts share, then run primus-bootstrap bench hosts.yaml --reset-breaker --confirm CLUSTER_NAME, "
+    "and bench them again"
 )
 
 # quarantine: take the host out of service, with a record of the owner primus-bench

@@ -27,8 +27,9 @@ from primus_bootstrap.bench.results.history import History, append_history, read
 from primus_bootstrap.bench.results.host_answers import HostAnswers, parse_answers
 from primus_bootstrap.bench.results.step_commands import NO_TIER, read_policy
 from primus_bootstrap.core.atomic_files import write_atomic
-from primus_bootstrap.core.errors import PlanError, RunError
+from primus_bootstrap.core.errors import PlanError, RunError, UsageError
 from primus_bootstrap.core.structured import InvalidDataError, read
+from primus_bootstrap.core.suggestions import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -41,6 +42,21 @@ _RERUNS = "again.json"
 _DECISIONS = "decisions.json"
 _FABRIC_STATE = "incoming/fabric.json"
 _NO_ANSWERS: Mapping[str, Any] = {"seen": {}, "asked": False, "measured": []}
+
+
+def check_tier(policy_file: str, tier: str) -> list[str]:
+    """Return the names of all tiers, from the shortest to the longest.
+
+    Raises:
+        InventoryError: The policy is invalid.
+        UsageError: The policy has no such tier.
+    """
+    tiers = list(read_policy(policy_file).tiers)
+    if tier not in (NO_TIER, *tiers):
+        near = nearest(tier, tiers)
+        hint = f"did you mean {near}? " if near else ""
+        raise UsageError(f"no such tier: {tier}", fix=f"{hint}choose from: {', '.join((NO_TIER, *tiers))}")
+    return tiers
 
 
 class BenchStore:
@@ -66,9 +82,7 @@ class BenchStore:
             UsageError: The policy has no such tier.
             RunError: The folder cannot be used, or the earlier decisions are damaged.
         """
-        tiers = list(read_policy(policy_file).tiers)
-        if tier not in (NO_TIER, *tiers):
-            raise PlanError(f"bench_tier: no such tier: {tier}", fix=f"choose from: {', '.join((NO_TIER, *tiers))}")
+        tiers = check_tier(policy_file, tier)
         if read_only:
             return tiers
         quarantined = self.quarantined()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap import content
-from primus_bootstrap.core.errors import InventoryError, PlanError, Problem
+from primus_bootstrap.core.errors import InventoryError, PlanError, Problem, UsageError
 from primus_bootstrap.inventory.schema.names import is_ansible_secret
 from primus_bootstrap.inventory.schema.specs import load_options
 
@@ -112,7 +112,7 @@ class ManagersView:
                 return tuple(host.name for host in self.inventory.get_hosts(pattern) if not host.implicit)
         except AnsibleError as error:
             fix = "use the names of hosts and groups in hosts.yaml"
-            raise PlanError(f"{pattern} is not a valid host pattern: {error}", fix=fix) from error
+            raise UsageError(f"{pattern} is not a valid host pattern: {error}", fix=fix) from error
 
     def variables(self, host: str) -> Mapping[str, Any]:
         """Return the merged variables of one host. A template or Vault value is resolved when its variable is read.

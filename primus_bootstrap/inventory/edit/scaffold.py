@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from primus_bootstrap import content
-from primus_bootstrap.core.errors import PlanError
+from primus_bootstrap.core.errors import PlanError, UsageError
+from primus_bootstrap.core.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+# The folders of inventory/ that the project ships; tests/contract/test_templates.py compares them.
+_TEMPLATES = ("airgap", "h200-slurm", "lab", "mi300x")
 _CLUSTER_NAME = re.compile(r"^cluster_name:.*$", re.MULTILINE)
 _GITIGNORE = (".primus/", "secrets/", "vault-password")
 _GITIGNORE_TEXT = "# Do not commit runs, host keys, secrets and the Vault password.\n" + "".join(f"{line}\n" for line in _GITIGNORE)
@@ -27,18 +30,19 @@ class NewFile:
 
 
 def templates() -> tuple[str, ...]:
-    """Return the names of the example topologies."""
-    return tuple(sorted(path.parent.name for path in content.topologies_dir().glob("*/hosts.yaml")))
+    """Return the names of the example topologies. Other folders beside them, such as a user's labs, are no templates."""
+    return _TEMPLATES
 
 
 def make_scaffold(template: str, folder: Path) -> tuple[NewFile, ...]:
     """Return the files that `init` writes to `folder`, without writing them. The cluster gets the name of the folder.
 
     Raises:
-        PlanError: There is no such template, or a file exists.
+        UsageError: There is no such template.
+        PlanError: A file exists.
     """
     if template not in templates():
-        raise PlanError(f"no such template: {template}", fix=f"choose from: {', '.join(templates())}")
+        raise UsageError(f"no such template: {template}", fix=did_you_mean(template, templates()))
     source = content.topologies_dir() / template
     files = []
     for path in sorted(source.rglob("*")):

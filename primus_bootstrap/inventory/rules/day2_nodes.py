@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.core.errors import PlanError
+from primus_bootstrap.core.errors import PlanError, UsageError
 from primus_bootstrap.core.suggestions import nearest
 from primus_bootstrap.inventory.schema.groups import load_groups
 from primus_bootstrap.inventory.schema.names import nearest_group
@@ -39,15 +39,16 @@ def check_joining(groups: Sequence[str], known: Collection[str]) -> None:
     """Check that a new host can be added to these groups. `known` are the groups of hosts.yaml.
 
     Raises:
-        PlanError: A group does not exist, or other hosts depend on its hosts.
+        UsageError: No group is given, or one does not exist.
+        PlanError: Other hosts depend on the hosts of a group.
     """
     if not groups:
-        raise PlanError("no group is given; a host without a group gets no role", fix="--groups gpu_node,…, or --like HOST")
+        raise UsageError("no group is given; a host without a group gets no role", fix="--groups gpu_node,…, or --like HOST")
     for name in groups:
         if name not in load_groups() and name not in known:
             near = nearest_group(name) or nearest(name, known)
             fix = f"did you mean {near}?" if near else "list the groups: primus-bootstrap schema --groups"
-            raise PlanError(f"no such group: {name}", fix=fix)
+            raise UsageError(f"no such group: {name}", fix=fix)
     if serving := serving_groups(groups):
         raise PlanError(
             f"other hosts depend on the hosts of {', '.join(serving)} (a quorum, an address in their configuration)",

@@ -61,7 +61,7 @@ def taint_fault(taint: object) -> Fault | None:
     if fault := _key_fault(key) or _value_fault(value):
         return f"{shown} is not a valid taint: {fault}", f"{form}; key and value: {_FORM}"
     if _prefix(key) == OURS:
-        fix = "use a prefix of your own; to keep pods off a node, run: primus-bootstrap node quarantine"
+        fix = "use a prefix of your own; to keep pods off a node, run: primus-bootstrap node quarantine hosts.yaml NODE --reason TEXT"
         return f"{shown}: the prefix {OURS} is reserved for this project", fix
     if _is_reserved(key, _FREE_TAINTS):
         fix = f"use a prefix of your own (example.com/…), or {_FREE_TAINTS[0]}"

@@ -102,12 +102,17 @@ def classify(job: Job, state: State, diagnosis: Diagnosis, node_hosts: Mapping[s
     return _absent(job, state) if state.absent else _unclear(job, state) if state.unclear else ending
 
 
+def resume_command(job: Job) -> str:
+    """Return the command that continues a job, for messages."""
+    return f"primus-bootstrap workload resume hosts.yaml {job.id}"
+
+
 def _cancelled(job: Job, state: State) -> Ending | None:
     if state.cancel:
         return Ending(CANCELLED, "cancelled", "cancelled on request")
     if state.verdict == observation.CANCELLED:
         reason = f"cancelled in {job.platform}, not by a request to the watcher"
-        return Ending(CANCELLED, "cancelled", reason, "to continue: primus-bootstrap workload resume")
+        return Ending(CANCELLED, "cancelled", reason, f"to continue: {resume_command(job)}")
     return None
 
 

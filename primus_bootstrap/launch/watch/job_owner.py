@@ -50,7 +50,7 @@ def read_owned(root: Path, job_id: str, names: Sequence[str], *, timeout_s: floa
         PlanError: A path is not safe, its owner has no account, or the storage does not answer in time.
     """
     if not JOB_ID.fullmatch(job_id):
-        raise UsageError(f"{job_id!r} is not a job id", fix="give an id that `primus-bootstrap workload list` prints")
+        raise UsageError(f"{job_id!r} is not a job id", fix="give an id that `primus-bootstrap workload list hosts.yaml --all` prints")
 
     def read() -> tuple[int, tuple[bytes, ...]]:
         with safe_files.open_folder(root) as jobs, jobs.folder(job_id) as folder:
@@ -65,7 +65,8 @@ def read_owned(root: Path, job_id: str, names: Sequence[str], *, timeout_s: floa
         return OwnedFiles(pwd.getpwuid(number), contents)
     except FileNotFoundError as error:
         raise NoSuchJobError(
-            f"{path}: there is no such job, or one of its files is missing", fix="`primus-bootstrap workload list --all` lists all jobs"
+            f"{path}: there is no such job, or one of its files is missing",
+            fix="`primus-bootstrap workload list hosts.yaml --all` lists all jobs",
         ) from error
     except KeyError as error:
         raise PlanError(

@@ -226,5 +226,5 @@ def read_job(text: str, *, origin: str) -> Job:
     try:
         data = parse_json(text)
     except ValueError as error:
-        raise UsageError(f"{origin}: not JSON: {error}", fix="write it with `primus-bootstrap workload submit`") from error
+        raise UsageError(f"{origin}: not JSON: {error}", fix="write it with `primus-bootstrap workload submit hosts.yaml JOB`") from error
     return parse_job(data, origin=origin)

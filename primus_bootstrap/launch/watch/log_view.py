@@ -37,7 +37,7 @@ def show(folder: JobFolder, rank: int, *, lines: int, follow: bool) -> int:
         text = read_tail(path, _MAX_BYTES)
     except OSError as error:
         if not follow:
-            fix = f"check with `primus-bootstrap workload status {folder.path.name}` whether the job runs and has this rank"
+            fix = f"check with `primus-bootstrap workload status hosts.yaml {folder.path.name}` whether the job runs and has this rank"
             missing = isinstance(error, FileNotFoundError)
             what = f"{path}: rank {rank} has written nothing yet" if missing else f"{path}: cannot be read: {error}"
             raise PlanError(what, fix=fix) from error

@@ -108,7 +108,7 @@ def begin_attempt(job: Job, state: State, candidates: Candidates, clock: Clock, 
         limit = max(state.since, state.not_before, clock.watching_since) + job.policy.hosts_timeout_s
         if now > limit:
             why = f"waited {job.policy.hosts_timeout_s} s for hosts: {choice.why}"
-            return _give_up(state, why, "repair hosts or add some, then: primus-bootstrap workload resume", now)
+            return _give_up(job, state, why, f"repair hosts or add some, then: {classification.resume_command(job)}", now)
         if state.phase == states.WAITING and state.reason == choice.why:
             return Decision(state)
         waiting = replace(state, phase=states.WAITING, reason=choice.why, since=state.since if state.phase == states.WAITING else now)
@@ -174,7 +174,7 @@ def _restart_or_give_up(job: Job, state: State, ending: Ending, now: float) -> D
     """Restart, or give up with a reason."""
     if ending.kind == classification.OWN and _repeated(state):
         at = "before the first step" if state.current.last_step is None else f"after step {state.current.last_step}"
-        return _give_up(state, f"ended twice {at} for the same reason: {ending.reason}", ending.fix, now)
+        return _give_up(job, state, f"ended twice {at} for the same reason: {ending.reason}", ending.fix, now)
     # Continuing from a checkpoint does not count against the retry budget, if the attempt made at least one step.
     stepped = state.current.first_step is not None
     outside = ending.cause == classification.FROM_OUTSIDE
@@ -190,9 +190,9 @@ def _restart_or_give_up(job: Job, state: State, ending: Ending, now: float) -> D
     if spent > policy.max_restarts_without_progress:
         since = "at all" if state.best_step is None else f"since step {state.best_step}"
         why = f"{policy.max_restarts_without_progress} restarts without progress {since}; the last attempt: {ending.reason}"
-        return _give_up(state, why, ending.fix, now)
+        return _give_up(job, state, why, ending.fix, now)
     if policy.max_restarts and state.restarts >= policy.max_restarts:
-        return _give_up(state, f"{policy.max_restarts} restarts in all; the last attempt: {ending.reason}", ending.fix, now)
+        return _give_up(job, state, f"{policy.max_restarts} restarts in all; the last attempt: {ending.reason}", ending.fix, now)
     pause = 0 if free else policy.backoff_s[min(spent + stops, len(policy.backoff_s)) - 1]
     counted = replace(state, restarts=state.restarts + 1, restarts_without_progress=spent, stops=stops)
     again = replace(counted, not_before=now + pause, fix=ending.fix)
@@ -207,8 +207,8 @@ def _repeated(state: State) -> bool:
     return (before.cause, before.last_step) == (last.cause, last.last_step)
 
 
-def _give_up(state: State, why: str, fix: str, now: float) -> Decision:
-    fix = fix or "read the logs of the attempts, remove the cause, then: primus-bootstrap workload resume"
+def _give_up(job: Job, state: State, why: str, fix: str, now: float) -> Decision:
+    fix = fix or f"read the logs of the attempts, remove the cause, then: {classification.resume_command(job)}"
     return Decision(replace(_enter(state, states.FAILED, why, now), fix=fix), (Event("failed", why, step=state.best_step),))
 
 

@@ -183,7 +183,8 @@ def _list(options: argparse.Namespace) -> int:
         names = safe_files.within(_LIST_S, lambda: sorted(path.name for path in options.root.iterdir() if JOB_ID.fullmatch(path.name)))
     except (OSError, TimeoutError) as error:
         raise PlanError(
-            f"{options.root}: cannot be read: {error}", fix="mount the shared storage, or pass the folder of all jobs"
+            f"{options.root}, the folder of all jobs, cannot be read: {error}",
+            fix="mount the shared storage and create the folder: primus-bootstrap apply hosts.yaml --phase storage --phase scheduling",
         ) from error
     deadline = time.monotonic() + _LIST_S
     found = [item for name in names if (item := _list_item(options.root / name, min(_JOB_S, deadline - time.monotonic()))) is not None]

@@ -1,0 +1,107 @@
+"""Mistakes in a command line: they are exit code 2, name the alternatives, and contact no host."""
+
+from __future__ import annotations
+
+import sys
+from ipaddress import IPv4Network
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from typer.testing import CliRunner
+
+from primus_bootstrap.cli import bench_verbs, fleet_verbs
+from primus_bootstrap.cli.main import app, main
+from primus_bootstrap.core.errors import UsageError
+from primus_bootstrap.lab import status as lab_status
+from primus_bootstrap.lab.lab_values import Lab, LabError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+INVENTORY = """\
+all:
+  vars: {cluster_name: blue}
+  hosts: {gpu1: {ansible_host: 10.0.0.1}, gpu2: {ansible_host: 10.0.0.2}}
+  children: {gpu_node: {hosts: {gpu1: , gpu2: }}}
+"""
+
+
+@pytest.fixture
+def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A hosts.yaml outside the current folder; every contact with a host fails the test."""
+    path = tmp_path / "cluster" / "hosts.yaml"
+    path.parent.mkdir()
+    path.write_text(INVENTORY)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+
+    def fail(*_arguments: Any, **_options: Any) -> None:
+        pytest.fail("a host was contacted")
+
+    monkeypatch.setattr(bench_verbs, "run_plan", fail)
+    monkeypatch.setattr(fleet_verbs, "pin_host_keys", fail)
+    return path
+
+
+MISTAKES = [
+    (("plan", "HOSTS", "--phase", "gpuu"), "no such phase: gpuu", "did you mean gpu? choose from: preflight, baseline"),
+    (("apply", "HOSTS", "--from", "gpuu"), "no such phase: gpuu", "did you mean gpu?"),
+    (("plan", "HOSTS", "--limit", "gpu9"), "the limit matches no host: gpu9", "did you mean gpu"),
+    (("apply", "HOSTS", "-e", "slurm_node_timeout=3"), "slurm_node_timeout: neither a role nor", "did you mean slurm_node_timeout_s?"),
+    (("init", "new", "--template", "mi300"), "no such template: mi300", "did you mean mi300x?"),
+    (("bench", "HOSTS", "--tier", "fastt"), "no such tier: fastt", "choose from: none, checks, quick"),
+    (("bench", "HOSTS", "--tier", "quik"), "no such tier: quik", "did you mean quick?"),
+    (("ssh", "-i", "HOSTS", "gpu9"), "hosts.yaml has no host gpu9", "choose from: gpu1, gpu2"),
+    (("ssh", "HOSTS", "gpu9"), "is an inventory, not a host", "primus-bootstrap ssh -i HOSTS gpu9"),
+    (("exec", "HOSTS", "gpu_node", "uptime"), "is an inventory, not a host", "primus-bootstrap exec -i HOSTS gpu_node -- uptime"),
+    (("exec", "-i", "HOSTS", "nobody", "uptime"), "no host matches 'nobody'", "gpu_node"),
+    (("node", "remove", "HOSTS", "gpu9"), "hosts.yaml has no host gpu9", "choose from: gpu1, gpu2"),
+    (("node", "remove", "HOSTS"), "is the inventory, and NAME is missing", "pass [hosts.yaml] NAME"),
+    (("report", "HOSTS", "--run", "2026"), "no run starts with 2026", "list the runs: primus-bootstrap runs HOSTS"),
+    (("schema", "slurm_node_timeout"), "no role has a variable slurm_node_timeout", "did you mean slurm_node_timeout_s?"),
+    (("workload", "status", "HOSTS", "try"), "try is not the id of a job", "primus-bootstrap workload list HOSTS --all"),
+    (("workload", "submit", "HOSTS", "debug-dens"), "there is no job debug-dens", "did you mean debug-dense?"),
+    (("secrets", "rotate", "HOSTS", "mung"), "cannot rotate mung", "choose from:"),
+]
+
+
+@pytest.mark.parametrize(("words", "what", "fix"), MISTAKES, ids=[" ".join(words) for words, *_ in MISTAKES])
+def test_a_mistake_is_exit_code_2_with_a_fix(hosts: Path, words: tuple[str, ...], what: str, fix: str) -> None:
+    """The fix names the alternatives, and a command in it has the path that the user gave."""
+    result = CliRunner().invoke(app, [str(hosts) if word == "HOSTS" else word for word in words])
+
+    assert isinstance(result.exception, UsageError), result.output
+    assert result.exception.exit_code == 2
+    assert what in result.exception.what
+    assert fix.replace("HOSTS", str(hosts)) in result.exception.fix
+
+
+@pytest.mark.parametrize("words", [["plan", "--nosuch"], ["nosuch"], ["lab", "up", "--nodes", "many"]])
+def test_wrong_syntax_is_exit_code_2_too(words: list[str]) -> None:
+    """An unknown option or verb, or a value of the wrong type."""
+    assert CliRunner().invoke(app, words).exit_code == 2
+
+
+def test_a_fix_begins_with_the_program_as_the_user_started_it(
+    hosts: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without the program in PATH, its path is printed."""
+    monkeypatch.setattr(sys, "argv", ["/opt/x/bin/primus-bootstrap"])
+    with pytest.raises(SystemExit) as ended:
+        main(["report", str(hosts)])
+
+    assert ended.value.code == 3
+    assert f"fix: /opt/x/bin/primus-bootstrap apply {hosts}" in capsys.readouterr().err
+
+
+def test_status_of_an_unknown_lab_shows_no_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lab without containers, hosts.yaml and state is an error."""
+    lab = Lab("nolab", tmp_path, IPv4Network("10.187.9.0/24"), (), 0)
+    monkeypatch.setattr(lab_status, "inspect_machine", lambda: None)
+    monkeypatch.setattr(lab_status, "find_lab", lambda *_: (lab, {}))
+
+    with pytest.raises(LabError) as caught:
+        lab_status.status("nolab", tmp_path)
+
+    assert caught.value.what == f"there is no lab 'nolab' in {tmp_path}"
+    assert caught.value.fix == f"start it: primus-bootstrap lab up --name nolab --dir {tmp_path}"
