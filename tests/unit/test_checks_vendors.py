@@ -36,16 +36,22 @@ def _amd(_node: Node, gpu: Gpu) -> Verdict:
     return passed(device=gpu.address)
 
 
+def _nvidia(one: nvidia.SmiGpu) -> Verdict:
+    if one.address == "n0":
+        raise UnavailableError("no value either", fix="read that again")
+    return passed(device=one.address)
+
+
 def test_a_gpu_without_a_value_is_unknown_and_the_others_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     """The record has reason, fix and source. nvidia-smi runs only on nodes with NVIDIA GPUs."""
     queries: list[object] = []
 
     def query(node: object) -> tuple[Any, ...]:
         queries.append(node)
-        return (type("SmiGpu", (), {"address": "n1"}),)
+        return tuple(type("SmiGpu", (), {"address": address, "serial": f"s-{address}"}) for address in ("n0", "n1"))
 
     monkeypatch.setattr(nvidia, "query", query)
-    check = vendors.check_each_gpu(_amd, lambda one: passed(device=one.address), amd_source="the driver")
+    check = vendors.check_each_gpu(_amd, _nvidia, ("the driver", "nvidia-smi"))
     amd_only = list(check(cast("Node", FakeNode(amd=["a0", "a1"]))))
     queries_on_amd = len(queries)
     both = list(check(cast("Node", FakeNode(amd=["a1"], nvidia=["n1"]))))
@@ -55,7 +61,11 @@ def test_a_gpu_without_a_value_is_unknown_and_the_others_are_checked(monkeypatch
         ("a1", "pass", "", "", ""),
     ]
     assert queries_on_amd == 0
-    assert [one.device for one in both] == ["a1", "n1"]
+    assert [(one.device, one.serial, one.verdict, one.reason, one.source) for one in both] == [
+        ("a1", "", "pass", "", ""),
+        ("n0", "s-n0", "unknown", "no value either", "nvidia-smi"),
+        ("n1", "", "pass", "", ""),
+    ]
 
 
 def test_no_two_checks_contain_the_same_function() -> None:

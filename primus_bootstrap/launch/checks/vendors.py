@@ -16,17 +16,20 @@ if TYPE_CHECKING:
 
 
 def check_each_gpu(
-    check_amd: Callable[[Node, Gpu], Verdict], check_nvidia: Callable[[nvidia.SmiGpu], Verdict], *, amd_source: str
+    check_amd: Callable[[Node, Gpu], Verdict], check_nvidia: Callable[[nvidia.SmiGpu], Verdict], sources: tuple[str, str] = ("", "")
 ) -> Callable[[Node], Iterator[Verdict]]:
-    """Return a function that yields one verdict per GPU. An AMD GPU without a value is `unknown`, with `amd_source` as the source."""
+    """Return a function that yields one verdict per GPU. A GPU without a value is `unknown`; `sources` are those of AMD and NVIDIA."""
 
     def check(node: Node) -> Iterator[Verdict]:
         for gpu in node.gpus_of("amd"):
             try:
                 yield check_amd(node, gpu)
             except UnavailableError as error:
-                yield unknown(error.what, fix=error.fix, device=gpu.address, source=amd_source)
-        if node.gpus_of("nvidia"):
-            yield from map(check_nvidia, nvidia.query(node))
+                yield unknown(error.what, fix=error.fix, device=gpu.address, source=sources[0])
+        for one in nvidia.query(node) if node.gpus_of("nvidia") else ():
+            try:
+                yield check_nvidia(one)
+            except UnavailableError as error:
+                yield unknown(error.what, fix=error.fix, device=one.address, serial=one.serial, source=sources[1])
 
     return check

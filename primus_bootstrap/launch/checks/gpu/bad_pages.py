@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.launch.checks import nvidia
-from primus_bootstrap.launch.checks.model import GPU, Check, Node, UnavailableError, pass_or_fail, require_text, skipped, unknown
+from primus_bootstrap.launch.checks.model import GPU, Check, Node, UnavailableError, pass_or_fail, require_text, skipped
 from primus_bootstrap.launch.checks.vendors import check_each_gpu
 
 if TYPE_CHECKING:
@@ -35,10 +35,10 @@ def _amd(node: Node, gpu: Gpu) -> Verdict:
 def _nvidia(one: nvidia.SmiGpu) -> Verdict:
     try:
         pending, failed = (one.text(f"remapped_rows/remapped_row_{name}") for name in ("pending", "failure"))
-    except UnavailableError as error:
+    except UnavailableError:
         if one.element.findtext("remapped_rows", "").strip().lower() == "n/a":
             return skipped("this GPU does not remap rows", device=one.address, serial=one.serial)
-        return unknown(error.what, fix=error.fix, device=one.address, serial=one.serial, source=_NVIDIA)
+        raise
     if pending is None or failed is None:
         return skipped("this GPU does not remap rows", device=one.address, serial=one.serial)
     return _verdict(one.address, one.serial, f"pending {pending}, failed {failed}", pending != "No", failed != "No", _NVIDIA)
@@ -54,7 +54,7 @@ CHECK = Check(
     "gpu_bad_pages",
     "No GPU has memory whose retirement is pending or has failed.",
     "AMD: ras/gpu_vram_bad_pages in sysfs; NVIDIA: nvidia-smi",
-    check_each_gpu(_amd, _nvidia, amd_source=_AMD),
+    check_each_gpu(_amd, _nvidia, (_AMD, _NVIDIA)),
     needs=(GPU,),
     timeout_s=nvidia.TIMEOUT_S,
 )

@@ -6,17 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.launch.checks import nvidia
-from primus_bootstrap.launch.checks.model import (
-    GPU,
-    Check,
-    Node,
-    UnavailableError,
-    list_names,
-    pass_or_fail,
-    require_text,
-    skipped,
-    unknown,
-)
+from primus_bootstrap.launch.checks.model import GPU, Check, Node, UnavailableError, list_names, pass_or_fail, require_text, skipped
 from primus_bootstrap.launch.checks.vendors import check_each_gpu
 
 if TYPE_CHECKING:
@@ -50,20 +40,17 @@ def _amd(node: Node, gpu: Gpu) -> Verdict:
 
 def _nvidia(one: nvidia.SmiGpu) -> Verdict:
     fields = {"device": one.address, "serial": one.serial, "expected": "0", "unit": "uncorrectable errors", "source": _NVIDIA}
-    try:
-        mode = one.text("ecc_mode/current_ecc")
-        if mode is None:
-            return skipped("this GPU has no ECC", **fields)
-        if mode != "Enabled":
-            fix = "run nvidia-smi -e 1, then reset the GPU"
-            return pass_or_fail(good=False, reason="ECC is off, so errors are not detected", fix=fix, found=mode, **fields)
-        counts = [
-            (name, one.number(f"ecc_errors/volatile/{name}")) for name, _ in one.children("ecc_errors/volatile") if "uncorrectable" in name
-        ]
-    except UnavailableError as error:
-        return unknown(error.what, fix=error.fix, **fields)
+    mode = one.text("ecc_mode/current_ecc")
+    if mode is None:
+        return skipped("this GPU has no ECC", **fields)
+    if mode != "Enabled":
+        fix = "run nvidia-smi -e 1, then reset the GPU"
+        return pass_or_fail(good=False, reason="ECC is off, so errors are not detected", fix=fix, found=mode, **fields)
+    counts = [
+        (name, one.number(f"ecc_errors/volatile/{name}")) for name, _ in one.children("ecc_errors/volatile") if "uncorrectable" in name
+    ]
     if not counts:
-        return unknown("nvidia-smi reports no counters of uncorrectable errors", fix=f"nvidia-smi -q -d ECC -i {one.address}", **fields)
+        raise UnavailableError("nvidia-smi reports no counters of uncorrectable errors", fix=f"nvidia-smi -q -d ECC -i {one.address}")
     bad = ", ".join(f"{name} {count:g}" for name, count in counts if count)
     return pass_or_fail(good=not bad, reason=f"uncorrectable errors: {bad}", fix=_FIX, found=bad or "0", **fields)
 
@@ -72,7 +59,7 @@ CHECK = Check(
     "gpu_ecc",
     "No GPU has counted an uncorrectable memory or RAS error, and ECC is on.",
     "AMD: ras/*_err_count in sysfs; NVIDIA: nvidia-smi",
-    check_each_gpu(_amd, _nvidia, amd_source=_AMD),
+    check_each_gpu(_amd, _nvidia, (_AMD, _NVIDIA)),
     needs=(GPU,),
     timeout_s=nvidia.TIMEOUT_S,
 )

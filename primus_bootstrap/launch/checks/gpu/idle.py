@@ -6,28 +6,27 @@ from typing import TYPE_CHECKING
 
 from primus_bootstrap.launch.checks import nvidia
 from primus_bootstrap.launch.checks.limits import limit
-from primus_bootstrap.launch.checks.model import GPU, Check, Node, UnavailableError, Verdicts, pass_or_fail, unknown
+from primus_bootstrap.launch.checks.model import GPU, Check, Node, pass_or_fail, unknown
+from primus_bootstrap.launch.checks.vendors import check_each_gpu
 from primus_bootstrap.launch.detect import sysfs
 
 if TYPE_CHECKING:
     from primus_bootstrap.core.verdicts import Verdict
+    from primus_bootstrap.launch.detect.gpus import Gpu
 
 _GIB = 2**30
 _MIB = 2**20
 _FIX = "list the processes (amd-smi process, nvidia-smi, fuser /dev/kfd /dev/nvidia*) and end those that are left over"
 
 
-def _check(node: Node) -> Verdicts:
-    for gpu in node.gpus_of("amd"):
-        used = sysfs.read_int(node.pci(gpu.address) / "mem_info_vram_used")
-        yield _verdict(gpu.address, "", None if used is None else used / _GIB)
-    for one in nvidia.query(node) if node.gpus_of("nvidia") else ():
-        try:
-            mib = one.number("fb_memory_usage/used")
-        except UnavailableError as error:
-            yield unknown(error.what, fix=error.fix, device=one.address, serial=one.serial)
-            continue
-        yield _verdict(one.address, one.serial, None if mib is None else mib * _MIB / _GIB)
+def _amd(node: Node, gpu: Gpu) -> Verdict:
+    used = sysfs.read_int(node.pci(gpu.address) / "mem_info_vram_used")
+    return _verdict(gpu.address, "", None if used is None else used / _GIB)
+
+
+def _nvidia(one: nvidia.SmiGpu) -> Verdict:
+    mib = one.number("fb_memory_usage/used")
+    return _verdict(one.address, one.serial, None if mib is None else mib * _MIB / _GIB)
 
 
 def _verdict(device: str, serial: str, used_gib: float | None) -> Verdict:
@@ -42,7 +41,7 @@ CHECK = Check(
     "gpu_idle",
     "No process uses GPU memory.",
     "AMD: mem_info_vram_used in sysfs; NVIDIA: nvidia-smi",
-    _check,
+    check_each_gpu(_amd, _nvidia),
     needs=(GPU,),
     timeout_s=nvidia.TIMEOUT_S,
 )

@@ -5,17 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.launch.checks import nvidia
-from primus_bootstrap.launch.checks.model import (
-    GPU,
-    Check,
-    Node,
-    UnavailableError,
-    list_names,
-    pass_or_fail,
-    require_number,
-    skipped,
-    unknown,
-)
+from primus_bootstrap.launch.checks.model import GPU, Check, Node, list_names, pass_or_fail, require_number, skipped
 from primus_bootstrap.launch.checks.vendors import check_each_gpu
 
 if TYPE_CHECKING:
@@ -37,13 +27,8 @@ def _amd(node: Node, gpu: Gpu) -> Verdict:
 
 
 def _nvidia(one: nvidia.SmiGpu) -> Verdict:
-    try:
-        cap, default = (
-            one.number(f"gpu_power_readings/{name}", f"power_readings/{old}")
-            for name, old in (("current_power_limit", "power_limit"), ("default_power_limit", "default_power_limit"))
-        )
-    except UnavailableError as error:
-        return unknown(error.what, fix=error.fix, device=one.address, serial=one.serial, source=_NVIDIA)
+    cap = one.number("gpu_power_readings/current_power_limit", "power_readings/power_limit")
+    default = one.number("gpu_power_readings/default_power_limit", "power_readings/default_power_limit")
     if cap is None or default is None:
         return skipped("this GPU has no adjustable power cap", device=one.address, serial=one.serial)
     return _verdict(one.address, one.serial, cap, default, "nvidia-smi -pl", _NVIDIA)
@@ -60,7 +45,7 @@ CHECK = Check(
     "gpu_power_cap",
     "No GPU has a power cap below its default.",
     "AMD: hwmon in sysfs; NVIDIA: nvidia-smi",
-    check_each_gpu(_amd, _nvidia, amd_source=_AMD),
+    check_each_gpu(_amd, _nvidia, (_AMD, _NVIDIA)),
     needs=(GPU,),
     timeout_s=nvidia.TIMEOUT_S,
 )

@@ -5,17 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.launch.checks import nvidia
-from primus_bootstrap.launch.checks.model import (
-    GPU,
-    Check,
-    Node,
-    UnavailableError,
-    list_names,
-    pass_or_fail,
-    require_number,
-    skipped,
-    unknown,
-)
+from primus_bootstrap.launch.checks.model import GPU, Check, Node, UnavailableError, list_names, pass_or_fail, require_number, skipped
 from primus_bootstrap.launch.checks.vendors import check_each_gpu
 from primus_bootstrap.launch.detect import sysfs
 
@@ -50,15 +40,11 @@ def _amd(node: Node, gpu: Gpu) -> Verdict:
 
 
 def _nvidia(one: nvidia.SmiGpu) -> Verdict:
-    fields = {"device": one.address, "serial": one.serial, "source": _NVIDIA}
-    try:
-        now = one.number("temperature/gpu_temp")
-        left = one.number("temperature/gpu_temp_tlimit") if one.element.find("temperature/gpu_temp_tlimit") is not None else None
-        slow = one.number("temperature/gpu_temp_slow_threshold") if left is None else None
-    except UnavailableError as error:
-        return unknown(error.what, fix=error.fix, **fields)
+    now = one.number("temperature/gpu_temp")
+    left = one.number("temperature/gpu_temp_tlimit") if one.element.find("temperature/gpu_temp_tlimit") is not None else None
+    slow = one.number("temperature/gpu_temp_slow_threshold") if left is None else None
     if now is None or (left is None and slow is None):
-        return unknown("the driver reports no temperature with a limit", **fields)
+        raise UnavailableError("the driver reports no temperature with a limit")
     most = now + left if left is not None else slow or 0.0
     return _verdict(one.address, one.serial, now, most, "GPU", _NVIDIA)
 
@@ -72,7 +58,7 @@ CHECK = Check(
     "gpu_temperature",
     "Every GPU and its memory are below the temperature at which the GPU lowers its clocks.",
     "AMD: hwmon in sysfs; NVIDIA: nvidia-smi",
-    check_each_gpu(_amd, _nvidia, amd_source=_AMD),
+    check_each_gpu(_amd, _nvidia, (_AMD, _NVIDIA)),
     needs=(GPU,),
     timeout_s=nvidia.TIMEOUT_S,
 )
