@@ -215,7 +215,8 @@ def refuse_recovery(state: ClusterState) -> None:
     if parse_version(state.version) >= (1, 35, 0):
         what = f"Kubernetes {state.version} uses etcd 3.6: Kubespray's recovery would remove its data and could not restore it"
         raise PlanError(
-            what, fix="in hosts.yaml put the remaining hosts first and remove the lost ones, then run `primus-bootstrap restore etcd`"
+            what,
+            fix="in hosts.yaml put the remaining hosts first and remove the lost ones, then run `primus-bootstrap restore etcd hosts.yaml`",
         )
 
 
@@ -231,7 +232,9 @@ def _refuse_upgrade(before: ClusterState, now: ClusterState) -> None:
         what = (
             f"kube_version changed from {before.version} to {now.version}, but apply does not upgrade Kubernetes: it does not drain nodes"
         )
-        raise PlanError(what, fix=f"run `primus-bootstrap upgrade kubernetes`, or set kube_version back to {before.version}")
+        raise PlanError(
+            what, fix=f"run `primus-bootstrap upgrade kubernetes hosts.yaml {now.version}`, or set kube_version back to {before.version}"
+        )
 
 
 def _refuse_another_first(before: ClusterState, now: ClusterState) -> None:
