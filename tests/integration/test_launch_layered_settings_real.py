@@ -41,7 +41,7 @@ def test_the_check_of_the_role_does_not_depend_on_the_settings(tmp_path: Path) -
     """The site's settings may name a virtual environment and hooks that are not installed yet."""
     (proof,) = yaml.safe_load((ROOT / "roles/primus_cli/tasks/verify.yml").read_text())
     tasks = proof["block"]
-    (argv,) = [task["ansible.builtin.command"]["argv"] for task in tasks if task["name"] == "Run a program through it"]
+    (argv,) = [task["ansible.builtin.command"]["argv"] for task in tasks if task["name"] == "Run a program through primus-cli"]
     user = User(tmp_path)
     settings = "direct: {venv: /nowhere, python: /nowhere/bin/python, hooks: [/none], patch: [none.sh]}\n"
     (user.project / ".primus.yaml").write_text(settings)

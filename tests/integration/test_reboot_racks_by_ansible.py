@@ -46,15 +46,15 @@ def roles(tmp_path: Path) -> Path:
     write(folder / "slurm/tasks/node_resume.yml", note("resume", only="slurm_drain_enabled"))
     write(folder / "kube_drain/tasks/main.yml", note("evict", only="kube_drain_enabled"))
     write(folder / "kube_drain/tasks/ready.yml", note("ready", only="kube_drain_enabled"))
-    for step in ("away", "serves"):
-        write(folder / f"kube_backup/tasks/{step}.yml", note(step, only="kube_backup_reboot_check_enabled"))
-    write(folder / "kube_drain/tasks/back.yml", note("uncordon", only="kube_drain_enabled"))
+    for tasks, step in (("reboot_check", "away"), ("wait_ready", "serves")):
+        write(folder / f"kube_backup/tasks/{tasks}.yml", note(step, only="kube_backup_reboot_check_enabled"))
+    write(folder / "kube_drain/tasks/uncordon.yml", note("uncordon", only="kube_drain_enabled"))
     ill = {"ansible.builtin.assert": {"that": "not node_health_wait_enabled or inventory_hostname not in ill | default([])"}}
     write(folder / "node_health/tasks/wait.yml", [ill, *note("well", only="node_health_wait_enabled")])
     real = content.roles_dir() / "gpu_driver"
     write(folder / "gpu_driver/tasks/verify.yml", note("driver"))
-    write(folder / "gpu_driver/tasks/waits.yml", note("waits"))
-    (folder / "gpu_driver/tasks/racks.yml").symlink_to(real / "tasks/racks.yml")
+    write(folder / "gpu_driver/tasks/check_reboot.yml", note("waits"))
+    (folder / "gpu_driver/tasks/group_by_rack.yml").symlink_to(real / "tasks/group_by_rack.yml")
     (folder / "gpu_driver/filter_plugins").symlink_to(real / "filter_plugins")
     return folder
 
@@ -68,8 +68,8 @@ def driver_roles(roles: Path) -> Path:
         {"_baseline_reboot_open": f"{{{{ ('{marks}/' ~ inventory_hostname ~ '/reboot-required') is file }}}}"},
     )
     real, mine = content.roles_dir() / "gpu_driver", roles / "gpu_driver"
-    (mine / "tasks/waits.yml").unlink()
-    for name in ("waits", "look", "note", "initramfs", "mark"):
+    (mine / "tasks/check_reboot.yml").unlink()
+    for name in ("check_reboot", "detect", "record_reboot", "initramfs", "write_reboot_marker"):
         (mine / f"tasks/{name}.yml").symlink_to(real / f"tasks/{name}.yml")
     for name in ("defaults", "files", "library", "action_plugins"):
         (mine / name).symlink_to(real / name)
@@ -92,7 +92,7 @@ def test_host_with_an_outdated_driver_is_rebooted(driver_roles: Path, noretry: i
     """The verification requests it without an earlier mark. A host with the right driver is not rebooted."""
     variables = {
         "gpu_driver_version": "6.4.4", "gpu_driver_module_options": {"amdgpu": {"noretry": noretry}},
-        "gpu_driver_sysfs_root": f"{driver_roles.parent}/trees/{{{{ inventory_hostname }}}}", "reboot_rack": "a",
+        "_primus_sysfs_root": f"{driver_roles.parent}/trees/{{{{ inventory_hostname }}}}", "reboot_rack": "a",
     }  # fmt: skip
     code, steps = run(driver_roles, "-e", json.dumps(variables))
 

@@ -55,4 +55,4 @@ def test_outdated_initramfs_is_rebuilt(
     """Only an image that contains one of the modules and is older than the options is rebuilt."""
     got = renew(tmp_path, modules, held=held, conf_s=conf_s)
 
-    assert got == (("renewed", "-u -k 6.8.0") if renewed else ("", ""))
+    assert got == (("updated", "-u -k 6.8.0") if renewed else ("", ""))

@@ -26,7 +26,7 @@ effects: Any = load_role_module("gpu_driver", "gpu_driver_effects")
 
 RELEASES: dict[str, Any] = yaml.safe_load((content.roles_dir() / "gpu_driver" / "files" / "releases.yml").read_text(encoding="utf-8"))
 # As `apt-cache madison` prints them; versions from AMD's repositories.
-OFFERED = filters.offered((Path(__file__).parents[1] / "data" / "packages" / "madison-amd.txt").read_text(encoding="utf-8"))
+OFFERED = filters.available_versions((Path(__file__).parents[1] / "data" / "packages" / "madison-amd.txt").read_text(encoding="utf-8"))
 MI300X = {"verdict": "ok", "vendor": "amd", "model": "MI300X", "count": 8, "reason": ""}
 H200 = {"verdict": "ok", "vendor": "nvidia", "model": "H200", "count": 8, "reason": ""}
 NOBLE = {
@@ -114,29 +114,29 @@ def test_container_is_skipped() -> None:
     """A container sees the GPUs of its host but cannot load a driver."""
     got = plan(host={**NOBLE, "container": "podman"})
 
-    assert (got["outcome"], got["reason"]) == ("skipped", "the driver belongs to the machine below this podman container")
+    assert (got["outcome"], got["reason"]) == ("skipped", "the driver belongs to the machine that runs this podman container")
 
 
 @pytest.mark.parametrize(
     ("detected", "host", "parameters", "reason", "fix"),
     [
-        ({**MI300X, "verdict": "mixed", "vendor": ""}, {}, {}, "not clear: mixed", "GPUs of one vendor"),
-        ({}, {}, {"version": ""}, r"gpu_driver_version \(none\) is no release", "6.4.4, 7.0.0"),
-        ({}, {}, {"version": "6.4.9"}, "gpu_driver_version 6.4.9 is no release", "releases.yml"),
-        (H200, {}, {"version": "6.4.4"}, "gpu_driver_version 6.4.4 is no release that this role knows for nvidia", "570.…, 580.…"),
-        (H200, {}, {"version": "580"}, "gpu_driver_version 580 is no release", "570.…, 580.…"),
-        ({"model": "MI355X"}, {}, {}, "6.4.4 does not support MI355X", "6.4.4 is for MI100, "),
+        ({**MI300X, "verdict": "mixed", "vendor": ""}, {}, {}, "cannot be determined: mixed", "GPUs of one vendor"),
+        ({}, {}, {"version": ""}, r"gpu_driver_version \(none\) is not a known release", "6.4.4, 7.0.0"),
+        ({}, {}, {"version": "6.4.9"}, "gpu_driver_version 6.4.9 is not a known release", "releases.yml"),
+        (H200, {}, {"version": "6.4.4"}, "gpu_driver_version 6.4.4 is not a known release for nvidia", "570.…, 580.…"),
+        (H200, {}, {"version": "580"}, "gpu_driver_version 580 is not a known release", "570.…, 580.…"),
+        ({"model": "MI355X"}, {}, {}, "6.4.4 does not support MI355X", "6.4.4 supports MI100, "),
         ({"model": "MI250/MI355X"}, {}, {}, "6.4.4 does not support MI355X", "choose a release"),
         ({}, {"version": "20.04"}, {}, "not on ubuntu20.04", "install one of ubuntu22.04"),
-        ({}, {"kernel": "6.14.0-24-generic"}, {}, "with kernels 6.8, 6.11, and 6.14.0-24-generic runs", "boot a kernel of 6.8, 6.11"),
-        ({}, {"kernel": "6.80.0-1"}, {}, "and 6.80.0-1 runs", "boot a kernel"),
+        ({}, {"kernel": "6.14.0-24-generic"}, {}, "with kernels 6.8, 6.11, but 6.14.0-24-generic runs", "boot a kernel of 6.8, 6.11"),
+        ({}, {"kernel": "6.80.0-1"}, {}, "but 6.80.0-1 runs", "boot a kernel"),
         ({"model": "MI325X"}, {}, {}, "6.4.4 supports MI325X on ubuntu22.04, not on ubuntu24.04", "install one of ubuntu22.04"),
         (
             {}, {"version": "22.04", "kernel": "6.8.0-60-generic"}, {"version": "6.2.2"},
-            "supports MI300X on ubuntu22.04 with kernels 5.15, and 6.8.0", "another release",
+            "supports MI300X on ubuntu22.04 with kernels 5.15, but 6.8.0", "another release",
         ),
         ({}, {"secure_boot": True}, {}, "Secure Boot is on", "mokutil"),
-        ({}, {"closed": True}, {}, "reads no source but a bundle's", "gpu_driver_state: present, with the driver in the host's image"),
+        ({}, {"closed": True}, {}, "uses the bundle only", "gpu_driver_state: present, and install the driver in the host's image"),
         ({}, {"distribution": "rocky", "version": "9.6", "kernel": "5.14.0-570.el9"}, {}, "on ubuntu and debian only", "present"),
     ],
 )  # fmt: skip
@@ -168,7 +168,7 @@ def test_version_without_a_source_is_refused() -> None:
     got = plan(version="6.4.2", offered=OFFERED)
 
     assert got["outcome"] == "refused"
-    assert got["reason"].startswith("no package source offers amdgpu-dkms 1:6.12.12.60402-* (on offer: 1:6.14.14.30100200-2226257.24.04, ")
+    assert got["reason"].startswith("no package source has amdgpu-dkms 1:6.12.12.60402-* (available: 1:6.14.14.30100200-2226257.24.04, ")
 
 
 def test_state_present_installs_nothing() -> None:
@@ -233,7 +233,7 @@ def make_root(tmp_path: Path) -> Path:
 def test_host_facts_are_read_from_its_files(tmp_path: Path) -> None:
     """Covers distribution, firmware, switches, packages and RDMA devices."""
     query = "installed gpg 2.4.4\nconfig-files amdgpu-dkms 1:6.8.5\n"
-    got = facts.look(make_root(tmp_path), "6.8.0-60-generic", lambda _: query)
+    got = facts.read_facts(make_root(tmp_path), "6.8.0-60-generic", lambda _: query)
 
     assert got == {
         **NOBLE, "secure_boot": True, "nvswitches": 4, "installed": {"gpg": "2.4.4"}, "rdma_devices": ["mlx5_0"],
@@ -254,7 +254,7 @@ def records(
         "reason": "because", "fix": "do",
     }  # fmt: skip
     parameters = {"host": "n1", "plan": {**plan, **planned}, "facts": facts, "options": options or {}}
-    found: list[dict[str, Any]] = effects.judge(parameters, root, run)
+    found: list[dict[str, Any]] = effects.verify(parameters, root, run)
     return found
 
 
@@ -313,18 +313,18 @@ def test_outdated_module_needs_a_reboot_if_that_loads_the_right_one(tmp_path: Pa
     """The mark in /run has no effect. If the installed module also differs, a reboot does not help."""
     found = records(load(tmp_path, "6.10.5"), run=lambda _: on_disk)
 
-    assert effects.waits(found) is waits
+    assert effects.needs_reboot(found) is waits
     assert (found[0]["fix"] == effects.FIX_REBOOT) is waits
     assert waits or "dkms status" in found[0]["fix"]
 
 
 def test_unloaded_module_needs_a_reboot_only_after_an_installation(tmp_path: Path) -> None:
     """A module that failed to load at boot will fail again."""
-    assert not effects.waits(records(tmp_path))
+    assert not effects.needs_reboot(records(tmp_path))
     mark = tmp_path / "run/reboot-required"
     mark.parent.mkdir()
     mark.write_text("", encoding="utf-8")
-    assert effects.waits(records(tmp_path))
+    assert effects.needs_reboot(records(tmp_path))
 
 
 @pytest.mark.parametrize(("written_s", "waits"), [(2000, True), (None, True), (500, False)])
@@ -341,7 +341,7 @@ def test_option_needs_a_reboot_unless_present_at_boot(tmp_path: Path, written_s:
     found = records(root, options={"amdgpu": {"noretry": 1}})
 
     assert by_check(found)["option.amdgpu.noretry"] == ("fail", "0")
-    assert effects.waits(found) is waits
+    assert effects.needs_reboot(found) is waits
     assert waits or "initramfs" in found[-1]["fix"]
 
 
@@ -351,8 +351,8 @@ def test_no_reboot_is_needed_in_containers_and_on_healthy_hosts(tmp_path: Path) 
     inside = records(root, facts={**NOBLE, "container": "podman"}, outcome="skipped", options={"amdgpu": {"noretry": 1}})
 
     assert [one["verdict"] for one in inside] == ["skipped", "skipped"]
-    assert not effects.waits(inside)
-    assert not effects.waits(records(root, options={"amdgpu": {"noretry": 0}}))
+    assert not effects.needs_reboot(inside)
+    assert not effects.needs_reboot(records(root, options={"amdgpu": {"noretry": 0}}))
 
 
 @pytest.mark.parametrize(
@@ -435,7 +435,7 @@ def test_options_of_rdma_modules_are_checked(tmp_path: Path) -> None:
     found = records(load(root), options={"mlx5_core": {"prof_sel": 3}})
 
     assert by_check(found)["option.mlx5_core.prof_sel"] == ("fail", "2")
-    assert effects.waits(found)
+    assert effects.needs_reboot(found)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,8 @@
 #!/usr/bin/python
-"""See what decides which GPU driver a host can have: the Ansible module `gpu_driver_host`, which changes nothing."""
+"""Ansible module `gpu_driver_host`: read the facts that decide which GPU driver a host can have. Changes nothing.
+
+ansible.builtin.setup and package_facts lack Secure Boot, NVSwitches and RDMA devices, and cannot read another root folder.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ _SECURE_BOOT = "sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e0
 
 
 def run_program(argv: Sequence[str]) -> str:
-    """Return what a program prints, nothing where there is none or it fails."""
+    """Return a program's output; empty if it does not exist or fails."""
     try:
         return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60).stdout
     except (OSError, subprocess.TimeoutExpired):
@@ -29,7 +32,7 @@ def run_program(argv: Sequence[str]) -> str:
 
 
 def read(path: Path) -> str:
-    """Return a small file's text without blanks around it, nothing where it cannot be read."""
+    """Return a small file's text, stripped; empty if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8").strip()
     except (OSError, ValueError):
@@ -43,7 +46,7 @@ def os_release(text: str) -> dict[str, str]:
 
 
 def secure_boot(root: Path) -> bool:
-    """Return whether the firmware says that Secure Boot is on; a host without UEFI has none."""
+    """Return whether Secure Boot is on; False on hosts without UEFI."""
     try:
         return (root / _SECURE_BOOT).read_bytes()[4:5] == b"\x01"
     except OSError:
@@ -51,24 +54,24 @@ def secure_boot(root: Path) -> bool:
 
 
 def nvswitches(root: Path) -> int:
-    """Return how many NVSwitches the PCI bus shows."""
+    """Return the number of NVSwitches on the PCI bus."""
     devices = (root / "sys/bus/pci/devices").glob("*")
     return sum(read(device / "vendor") == _NVIDIA and read(device / "class").startswith(_BRIDGE) for device in devices)
 
 
 def container_kind(root: Path) -> str:
-    """Return the kind of container that this host is, or nothing."""
+    """Return the kind of container that this host is, or an empty string."""
     marks = {"run/.containerenv": "podman", ".dockerenv": "docker"}
     return read(root / "run/systemd/container") or next((kind for path, kind in marks.items() if (root / path).exists()), "")
 
 
 def reads_no_sources(dump: str) -> bool:
-    """Return whether apt is told to read no file of sources.list.d, as the role airgap tells it: a source of ours would do nothing."""
+    """Return whether apt ignores sources.list.d, as the role airgap configures it; a package source there would have no effect."""
     return any(line.partition(" ")[2] == '"/dev/null";' for line in dump.splitlines() if line.lower().startswith("dir::etc::sourceparts "))
 
 
-def look(root: Path, kernel: str, run: Runner) -> dict[str, Any]:
-    """Return the facts of a host; `root` is another folder than / in tests, with sys, run and etc of a host that is not there."""
+def read_facts(root: Path, kernel: str, run: Runner) -> dict[str, Any]:
+    """Return the facts of a host; tests set `root` to a folder with sys, run and etc."""
     system = os_release(read(root / "etc/os-release"))
     query = run(["dpkg-query", "--show", "--showformat=${db:Status-Status} ${Package} ${Version}\n"])
     rows = (line.split() for line in query.splitlines())
@@ -87,9 +90,9 @@ def look(root: Path, kernel: str, run: Runner) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Look, and hand over what was found."""
+    """Return the facts as `host`."""
     module = AnsibleModule(argument_spec={"sysfs_root": {"type": "path", "required": True}}, supports_check_mode=True)
-    module.exit_json(changed=False, host=look(Path(module.params["sysfs_root"]), os.uname().release, run_program))
+    module.exit_json(changed=False, host=read_facts(Path(module.params["sysfs_root"]), os.uname().release, run_program))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Run the program host-env (primus_bootstrap/launch) on a host: the Ansible action `primus_host_env`.
+"""Ansible action `primus_host_env`: run the program host-env (primus_bootstrap/launch) on a host, and install it first if needed.
 
-An unchanged host costs one command over the connection. The program is one file that is made here and put on the host, root-owned, only
-where the host has none or another one; in check mode it is run from the task's temporary folder and nothing is left behind.
+An unchanged host needs one command over the connection. The program is one file that the controller builds; it is copied only if the host
+has none or another version. In check mode it runs from the task's temporary folder, which is removed.
 """  # noqa: INP001 - Ansible loads plugins by path
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ class ActionModule(ActionBase):
     _VALID_ARGS = _ARGUMENTS
 
     def run(self, tmp: None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Return changed, differences, and the verdicts; a failing verdict fails the task with its reason and fix."""
+        """Return changed, the differences and the verdicts. A verdict `fail` fails the task with its reason and fix."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         python = str((task_vars or {}).get("ansible_python_interpreter") or "")
         self._python = python if python.startswith("/") else "python3"
         program = str(self._task.args["program"])
-        local, digest = _made_here()
+        local, digest = _local_program()
         outdated = f"echo {shlex.quote(f'{digest}  {program}')} | sha256sum --check --status 2>/dev/null || exit {_OUTDATED}; "
         answer = self._low_level_execute_command(outdated + self._command(program), in_data=self._site(), executable="/bin/sh")
         installed = answer["rc"] == _OUTDATED
         if installed:
             answer = self._install_and_run(local, program)
-        return {**result, **self._judge(answer, program, installed=installed)}
+        return {**result, **self._result(answer, program, installed=installed)}
 
     def _command(self, program: str) -> str:
         check = ["--check"] if self._task.check_mode else []
@@ -44,23 +44,23 @@ class ActionModule(ActionBase):
         return "exec " + shlex.join([self._python, program, "host-env", "--json", "--site", "-", "--sysfs", sysfs, *check])
 
     def _site(self) -> bytes:
-        """Return the site's input for standard input: values may be long, and an argument list can be read by everybody."""
+        """Return the input as JSON for standard input: every account can read argument lists."""
         return json.dumps(self._task.args.get("site") or {}).encode()
 
     def _install_and_run(self, local: Path, program: str) -> dict[str, Any]:
-        """Bring the program to the host and run it; in check mode from the temporary folder."""
+        """Copy the program to the host and run it; in check mode from the temporary folder."""
         self._make_tmp_path()
-        shell = self._connection._shell  # noqa: SLF001 - what ActionBase itself offers no accessor for
+        shell = self._connection._shell  # noqa: SLF001 - ActionBase has no public accessor
         try:
             remote = self._transfer_file(str(local), shell.join_path(shell.tmpdir, local.name))
             self._fixup_perms2((shell.tmpdir, remote))
             command = self._command(remote)
             if not self._task.check_mode:
-                there, new = shlex.quote(program), shlex.quote(f"{program}.new")
+                target, new = shlex.quote(program), shlex.quote(f"{program}.new")
                 steps = [
                     f"install -d -m 0755 {shlex.quote(str(Path(program).parent))}",
                     f"install -o root -g root -m 0755 {shlex.quote(remote)} {new}",
-                    f"mv -f {new} {there}",
+                    f"mv -f {new} {target}",
                     self._command(program),
                 ]
                 command = " && ".join(steps)
@@ -69,24 +69,22 @@ class ActionModule(ActionBase):
             self._remove_tmp_path(shell.tmpdir)
         return answer
 
-    def _judge(self, answer: dict[str, Any], program: str, *, installed: bool) -> dict[str, Any]:
-        """Turn the program's answer into the task's result."""
+    def _result(self, answer: dict[str, Any], program: str, *, installed: bool) -> dict[str, Any]:
+        """Return the task's result from the program's output."""
         try:
             output = json.loads(answer["stdout"].strip().splitlines()[-1])
         except (IndexError, ValueError) as error:
-            what = (answer["stderr"] or answer["stdout"]).strip() or f"it printed nothing and ended with {answer['rc']}"
-            raise AnsibleActionFail(
-                f"{program} did not run: {what}. Fix: see that the host has python3 (3.9 or later) and runs it"
-            ) from error
+            what = (answer["stderr"] or answer["stdout"]).strip() or f"no output, exit code {answer['rc']}"
+            raise AnsibleActionFail(f"{program} failed: {what}. Fix: install python3 (3.9 or later) on the host") from error
         if "error" in output:
             raise AnsibleActionFail(f"{output['error']['what']}. Fix: {output['error']['fix']}")
         failed = [record for record in output["verdicts"] if record["verdict"] == "fail"]
-        difference = [{"before_header": program, "after_header": program, "before": "", "after": "(program brought to its version)\n"}]
+        difference = [{"before_header": program, "after_header": program, "before": "", "after": "(new version of the program)\n"}]
         failure = "; ".join(f"{record['check']}: {record['reason']}. Fix: {record['fix']}" for record in failed)
         return {
             **{name: output[name] for name in ("verdict", "vendor", "model", "count", "network")},
             "changed": bool(output["changed"] or installed),
-            # What `verify` asks: it changes nothing, and so reports no change.
+            # For tasks/verify.yml, which reports no change.
             "outdated": bool(output["changed"] or installed),
             "diff": output["diff"] + (difference if installed else []),
             "stdout": json.dumps({"verdicts": output["verdicts"]}),
@@ -94,10 +92,10 @@ class ActionModule(ActionBase):
         }
 
 
-def _made_here() -> tuple[Path, str]:
-    """Return the program, made once a run in Ansible's own temporary folder, and its SHA-256."""
+def _local_program() -> tuple[Path, str]:
+    """Return the program, built once per run in Ansible's temporary folder, and its SHA-256."""
     try:
-        from primus_bootstrap.launch import zipapp_file  # noqa: PLC0415 - where it is missing the error has a fix
+        from primus_bootstrap.launch import zipapp_file  # noqa: PLC0415 - if it is missing, the error has a fix
     except ImportError as error:
         fix = "install primus-bootstrap into the Python that runs ansible-playbook"
         raise AnsibleActionFail(f"primus_bootstrap cannot be imported: {error}. Fix: {fix}") from error

@@ -1,4 +1,7 @@
-"""Bring primus-cli to a host as one file, training programs inside: the Ansible action `primus_cli_program`."""  # noqa: INP001 - Ansible loads plugins by path
+"""Ansible action `primus_cli_program`: build primus-cli with the training programs as one file, and copy it to a host.
+
+ansible.builtin.copy does the copying; this plugin builds the file once per run.
+"""  # noqa: INP001 - Ansible loads plugins by path
 
 from __future__ import annotations
 
@@ -12,16 +15,16 @@ from ansible.plugins.action import ActionBase
 
 
 class ActionModule(ActionBase):
-    """Argument: `program` (path on the host). The same input makes the same bytes, so an unchanged host is left alone."""
+    """Argument: `program` (path on the host). Builds are reproducible, so an unchanged host stays unchanged."""
 
     _VALID_ARGS = frozenset({"program"})
 
     def run(self, tmp: None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Return what copying the file returned."""
+        """Return the result of copying the file."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         program = str(self._task.args["program"])
         task = self._task.copy()
-        task.args = {"src": str(_made_here()), "dest": program, "owner": "root", "group": "root", "mode": "0755"}
+        task.args = {"src": str(_local_program()), "dest": program, "owner": "root", "group": "root", "mode": "0755"}
         copy = self._shared_loader_obj.action_loader.get(
             "ansible.legacy.copy",
             task=task,
@@ -32,14 +35,14 @@ class ActionModule(ActionBase):
             shared_loader_obj=self._shared_loader_obj,
         )
         copied: dict[str, Any] = copy.run(task_vars=task_vars)
-        note = {"before_header": program, "after_header": program, "before": "", "after": "(program brought to its version)\n"}
+        note = {"before_header": program, "after_header": program, "before": "", "after": "(new version of the program)\n"}
         return {**result, **copied, "diff": [note] if copied.get("changed") else []}
 
 
-def _made_here() -> Path:
-    """Return the program, made once a run in Ansible's own temporary folder."""
+def _local_program() -> Path:
+    """Return the program, built once per run in Ansible's temporary folder."""
     try:
-        from primus_bootstrap.launch import zipapp_file  # noqa: PLC0415 - where it is missing the error has a fix
+        from primus_bootstrap.launch import zipapp_file  # noqa: PLC0415 - if it is missing, the error has a fix
         from primus_bootstrap.launch.runtimes import self_exec  # noqa: PLC0415 - as above
     except ImportError as error:
         fix = "install primus-bootstrap into the Python that runs ansible-playbook"

@@ -1,4 +1,4 @@
-"""Whether primus-cli takes the settings of an inventory: the filter of this role, the schema is the program's own."""  # noqa: INP001 - Ansible loads plugins by path
+"""Filters of the role `primus_cli`: check settings against the schema of primus-cli."""  # noqa: INP001 - Ansible loads plugins by path
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def primus_cli_problem(settings: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return what is wrong with settings by section, with fixes, in one text; empty where nothing is."""
+    """Return the problems of settings by section, with fixes, as one text; empty if there are none."""
     try:
         check_names(settings)
         given = [
@@ -25,12 +25,12 @@ def primus_cli_problem(settings: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def primus_cli_paths(section: Mapping[str, Any]) -> list[str]:
-    """Return the paths of a section's settings, like direct.venv; the section as `dict2items` gives it."""
+    """Return the paths of a section's settings, like direct.venv; `section` is an item of `dict2items`."""
     return [f"{section['key']}.{name}" for name in section["value"]]
 
 
 class FilterModule:
-    """What Ansible asks for."""
+    """The filters of this file, as Ansible expects them."""
 
     def filters(self) -> dict[str, Callable[..., Any]]:
         """Return the filters by name."""
