@@ -14,6 +14,7 @@ from primus_bootstrap.inventory.rules import all_rules, required
 from primus_bootstrap.inventory.rules import hosts as host_rules
 from primus_bootstrap.inventory.rules.context import ValidationContext
 from primus_bootstrap.inventory.schema import definition_checks
+from primus_bootstrap.inventory.schema.groups import load_old_names
 from primus_bootstrap.inventory.snapshot import file_sums, source_of
 from primus_bootstrap.inventory.source.source_map import SourceMap, map_source
 from primus_bootstrap.inventory.source.variable_files import VariableFiles, read_variable_files, unknown_owner_problems
@@ -193,7 +194,13 @@ class _Validator:
             problems.append(Problem(source.display_path, 0, "is empty", fix, "empty-file"))
         if source.node is None:
             return SourceMap(), problems
-        source_map = map_source(source.node, source.display_path, expand=ansible_view.expand_hosts, encrypted=source.encrypted)
+        source_map = map_source(
+            source.node,
+            source.display_path,
+            expand=ansible_view.expand_hosts,
+            encrypted=source.encrypted,
+            new_group_names=load_old_names()["groups"],
+        )
         return source_map, [*problems, *source_map.problems]
 
     def _load_and_apply_rules(

@@ -232,3 +232,27 @@ def test_existing_file_is_not_overwritten(tmp_path: Path) -> None:
         write_import(import_ini(DATA / "kubespray.ini"), target)
 
     assert target.read_text() == "mine"
+
+
+def test_file_that_is_not_utf8_is_refused_with_its_line(tmp_path: Path) -> None:
+    """Nothing is guessed about the encoding. A byte order mark is accepted."""
+    path = tmp_path / "hosts.ini"
+    path.write_bytes(b"[all]\nnode1 note=Gr\xfc\xdfe\n")
+    with pytest.raises(InventoryError) as caught:
+        import_ini(path)
+    path.write_bytes("\ufeff[gpu_node]\nn1\n".encode())
+
+    assert [(problem.line, problem.what) for problem in caught.value.problems] == [(2, "is not UTF-8")]
+    assert "gpu_node" in import_ini(path).text
+
+
+def test_renamed_variable_in_group_vars_is_named_with_its_line(tmp_path: Path) -> None:
+    """A template in group_vars or host_vars that uses a renamed variable must be edited too; comments do not count."""
+    folder = tmp_path / "group_vars" / "all"
+    folder.mkdir(parents=True)
+    (folder / "net.yml").write_text("# my_net was here\nkube_pods_subnet: '{{ my_net }}'\nother: my_network\n")
+    _, _, changes = imported(tmp_path, "[gpu_node]\nn1\n[all:vars]\nmy_net=10.9.0.0/16\n")
+
+    assert [line for line in changes.splitlines() if "group_vars" in line] == [
+        "0: group_vars/all/net.yml:2 uses my_net: rename it to site_my_net there"
+    ]

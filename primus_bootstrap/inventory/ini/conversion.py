@@ -223,9 +223,22 @@ class _Conversion:
             for name in (old, f"{old}.yml", f"{old}.yaml", f"{old}.json"):
                 if (folder / "group_vars" / name).exists():
                     self._record(0, f"group_vars/{name} is no longer read: rename it to group_vars/{name.replace(old, new)}")
+        self._record_old_names_in(folder)
         unknown = [name for name in self.groups if name not in load_groups() and name != "all"]
         if unknown:
             self._record(0, f"kept as groups of your own, which no role uses: {', '.join(unknown)}")
+
+    def _record_old_names_in(self, folder: Path) -> None:
+        """Record the lines of group_vars and host_vars that still use a renamed variable in a template."""
+        old_variables = [name for name in self._renamed if name not in self._old_groups and name not in self.groups]
+        if not old_variables:
+            return
+        used = re.compile(rf"(?<![\w.-])({'|'.join(map(re.escape, old_variables))})(?![\w-])")
+        files = [path for kind in ("group_vars", "host_vars") for path in sorted((folder / kind).rglob("*")) if path.is_file()]
+        for path in files:
+            for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
+                for old in dict.fromkeys(() if line.lstrip().startswith("#") else used.findall(line)):
+                    self._record(0, f"{path.relative_to(folder)}:{number} uses {old}: rename it to {self._renamed[old]} there")
 
     def _variables(self) -> Iterable[tuple[Section, Entry, Variable]]:
         for section in self.groups.values():

@@ -73,12 +73,17 @@ def read_ini(path: Path) -> tuple[Section, ...]:
         InventoryError: Ansible cannot read the file.
     """
     try:
-        lines = path.read_bytes().decode("utf-8", errors="replace").splitlines()
+        content = path.read_bytes()
     except OSError as error:
         raise InventoryError(
             [Problem(str(path), 0, f"cannot be read: {error.strerror}", "check the path and its permissions", "unreadable")]
         ) from error
-    return _Reader(path).read(lines)
+    try:
+        return _Reader(path).read(content.decode("utf-8-sig").splitlines())
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        fix = f"convert the file: iconv -f LATIN1 -t UTF-8 {path} > {path}.utf8"
+        raise InventoryError([Problem(str(path), line, "is not UTF-8", fix, "encoding")]) from error
 
 
 class _Reader:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.core.errors import Problem
+from primus_bootstrap.inventory.rules.hosts import misspelt_hosts
 from primus_bootstrap.inventory.schema.groups import load_groups
 from primus_bootstrap.inventory.schema.names import nearest_group
 from primus_bootstrap.inventory.source.yaml_values import is_deferred, value_of
@@ -44,23 +45,36 @@ def misspelt_group(context: ValidationContext) -> Iterator[Problem]:
 
 
 def host_without_known_group(context: ValidationContext) -> Iterator[Problem]:
-    """Report a host that is only in groups of the user's own, usually because of a wrong group name."""
+    """Report a host that no phase serves: it is in no group, or only in groups of the user's own.
+
+    Usually the name of a group is wrong. An inventory without any known group is accepted: its hosts get the phases for all hosts.
+    """
     known = load_groups()
     covered = {host for name in known for host in context.groups.get(name, ())}
-    site_groups = {
-        host: name
-        for name, hosts in context.groups.items()
-        if name not in _IMPLICIT and name not in known and not nearest_group(name)
-        for host in hosts
-    }
-    reported = set()
+    site_groups: dict[str, list[str]] = {}
+    misspelt: set[str] = set()
+    for name, hosts in context.groups.items():
+        if name in known or name in _IMPLICIT:
+            continue
+        if nearest_group(name):
+            misspelt.update(hosts)
+        else:
+            for host in hosts:
+                site_groups.setdefault(host, []).append(name)
+    fix = "add the host to one of the groups that `primus-bootstrap schema --groups` lists"
+    # Other rules report hosts of a misspelt group, and hosts whose name is misspelt in a group.
+    reported = covered | (misspelt - set(site_groups)) | set(misspelt_hosts(context).values())
     for entry in context.source_map.hosts:
-        hosts = [host for host in entry.hosts if host in site_groups and host not in covered and host not in reported]
-        if hosts:
-            reported.update(hosts)
-            what = f"{_first_and_last(hosts)}: only in {site_groups[hosts[0]]}, which neither a role nor Kubespray reads"
-            fix = "add the host to one of the groups that `primus-bootstrap schema --groups` lists"
+        hosts = [host for host in entry.hosts if host not in reported]
+        own = site_groups.get(hosts[0], []) if hosts else []
+        hosts = [host for host in hosts if site_groups.get(host, []) == own]
+        reported.update(hosts)
+        if own:
+            groups = own[0] if len(own) == 1 else f"{', '.join(own[:-1])} and {own[-1]}"
+            what = f"{_first_and_last(hosts)}: only in {groups}, which neither a role nor Kubespray reads"
             yield entry.origin.problem(what, fix, "own-group-only")
+        elif hosts and covered:
+            yield entry.origin.problem(f"{_first_and_last(hosts)}: in no group, so no phase would install a service on it", fix, "no-group")
 
 
 def missing_partner(context: ValidationContext) -> Iterator[Problem]:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import yaml
 
 from primus_bootstrap.inventory.ansible.addresses import Address, group_by_value, looks_like_address, parse_address
-from primus_bootstrap.inventory.source.yaml_values import is_deferred, is_null, is_template
+from primus_bootstrap.inventory.schema.names import is_ansible_secret
+from primus_bootstrap.inventory.source.yaml_values import is_deferred, is_null, is_template, value_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -24,6 +25,12 @@ _KUBE_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-
 _IP_VARIABLES = ("ip", "access_ip", "ip6", "access_ip6")
 _PORT_VARIABLES = ("ansible_port", "ansible_ssh_port")
 _PORT_IN_NAME = re.compile(r".*[^:]:\d+")
+# A DNS name or the alias of an SSH configuration, or an IPv6 address with a zone.
+_REACHABLE_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9_])?\.?|[0-9A-Fa-f:.]+%[A-Za-z0-9._-]+")
+_HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
+# Linux: HOST_NAME_MAX of hostname(7). DNS: RFC 1035 section 2.3.4. Kubernetes: the value of the label kubernetes.io/hostname,
+# https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#syntax-and-character-set
+_LONGEST_HOST_NAME, _LONGEST_DNS_LABEL, _LONGEST_KUBE_NAME = 64, 63, 63
 _CONNECTION_VARIABLES = ("ansible_host", "ansible_user", "ansible_connection")
 _CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _HOST_KEY_SWITCHES = ("ansible_host_key_checking", "ansible_ssh_host_key_checking")
@@ -81,10 +88,34 @@ def host_named_like_group(context: ValidationContext) -> Iterator[Problem]:
                 yield entry.origin.problem(f"{host} is the name of a host and of a group", "rename the host or the group", "same-name")
 
 
+def host_name(context: ValidationContext) -> Iterator[Problem]:
+    """Report a host name that cannot be the name of a Linux host. An address as a name is accepted."""
+    for host in context.hosts:
+        if found := host_name_fault(host, kubernetes=host in context.kubernetes_hosts):
+            yield context.host_origins[host].problem(*found, "host-name")
+
+
+def host_name_fault(name: str, *, kubernetes: bool = False) -> tuple[str, str] | None:
+    """Return what is wrong with the name of a host and the fix, or None."""
+    if parse_address(name) or _PORT_IN_NAME.fullmatch(name):
+        return None
+    if not _HOST_NAME.fullmatch(name):
+        return f"`{name}` is not a host name", "use letters, digits, `-`, `_` and `.`, with a letter or digit at both ends"
+    fix = "use a shorter name, and set the long one as ansible_host"
+    longest = max(name.split("."), key=len)
+    if len(longest) > _LONGEST_DNS_LABEL:
+        return f"{name}: `{longest}` has {len(longest)} characters; a part of a DNS name has at most {_LONGEST_DNS_LABEL}", fix
+    if len(name) > _LONGEST_HOST_NAME:
+        return f"{name}: the name has {len(name)} characters; a Linux host name has at most {_LONGEST_HOST_NAME}", fix
+    if kubernetes and len(name) > _LONGEST_KUBE_NAME:
+        return f"{name}: the name has {len(name)} characters; the name of a Kubernetes node has at most {_LONGEST_KUBE_NAME}", fix
+    return None
+
+
 def kube_host_name(context: ValidationContext) -> Iterator[Problem]:
     """Report a host name that cannot be the name of a Kubernetes node; Kubespray would stop at it after some minutes."""
     for host in sorted(context.kubernetes_hosts):
-        if not _KUBE_NAME.fullmatch(host):
+        if not _KUBE_NAME.fullmatch(host) and host_name_fault(host) is None:
             origin = context.host_origins[host]
             fix = f"rename it to {host.lower().replace('_', '-')}"
             yield origin.problem(
@@ -112,8 +143,12 @@ def _has_blanks_around(node: yaml.Node) -> bool:
 
 
 def unresolvable(context: ValidationContext) -> Iterator[Problem]:
-    """Report connection variables whose templates fail. They are needed before facts exist, so every run would fail."""
-    for variable in (*_PORT_VARIABLES, *_CONNECTION_VARIABLES):
+    """Report connection variables whose templates fail. They are needed before facts exist, so every run would fail.
+
+    Passwords are left out: a lookup may need a Vault password or an environment variable that only the run has.
+    """
+    ansible_variables = [name for name in context.variable_index.by_name if name.startswith("ansible_") and not is_ansible_secret(name)]
+    for variable in dict.fromkeys((*_PORT_VARIABLES, *_CONNECTION_VARIABLES, *ansible_variables)):
         reported = set()
         for problem in context.resolver.resolve(variable).problems:
             if (problem.file, problem.line) not in reported:
@@ -141,12 +176,20 @@ def _bad_ip(variable: str, text: str) -> tuple[str, str] | None:
 
 
 def _bad_ansible_host(variable: str, text: str) -> tuple[str, str] | None:
-    if parse_address(text) or not looks_like_address(text):
+    if parse_address(text):
         return None
-    return (f"{variable}: `{text}` is not a valid IP address", _address_fix(text))
+    if looks_like_address(text):
+        return (f"{variable}: `{text}` is not a valid IP address", _address_fix(text))
+    if _REACHABLE_NAME.fullmatch(text):
+        return None
+    return (f"{variable}: `{text}` is neither an IP address nor a host name", _address_fix(text))
 
 
 def _address_fix(text: str) -> str:
+    if text.startswith("[") and parse_address(text.strip("[]")):
+        return f"write it without brackets: {text.strip('[]')}"
+    if "[" in text:
+        return "a range is allowed in the name of a host only; set an address for each host"
     if "/" in text and parse_address(text.partition("/")[0]):
         return f"write it without the prefix length: {text.partition('/')[0]}"
     if text.count(":") == 1 and parse_address(text.partition(":")[0]):
@@ -164,11 +207,11 @@ def _check_values(
     """Check every value of a variable, and report each definition once, for its first host."""
     reported = set()
     for address in context.resolver.addresses(variable):
-        origin = address.definition.origin
-        if origin in reported or not address.text or _has_blanks_around(address.definition.node):
+        origin, place = address.definition.origin, id(address.definition.node)
+        if place in reported or not address.text or _has_blanks_around(address.definition.node):
             continue
         if found := check(variable, address.text):
-            reported.add(origin)
+            reported.add(place)
             suffix = f" (for {address.host})" if is_template(address.definition.node) else ""
             yield origin.problem(found[0] + suffix, found[1], rule)
 
@@ -224,21 +267,24 @@ def _same_address(variable: str, address: str, several: list[Address]) -> Iterat
 
 
 def near_host(context: ValidationContext) -> Iterator[Problem]:
-    """Report a host without an address whose name differs by one letter from a host with one: probably misspelt in a group.
+    """Report a host without an address whose name differs by one letter from a host with one: probably misspelt in a group."""
+    for host, near in misspelt_hosts(context).items():
+        what = f"{host} has no address, and its name differs by one letter from {near}"
+        yield context.host_origins[host].problem(what, f"did you mean {near}? If not, set ansible_host for {host}", "near-host")
 
-    Applies only if most hosts have an address. Otherwise they are found by DNS.
+
+def misspelt_hosts(context: ValidationContext) -> Mapping[str, str]:
+    """Return the hosts that are probably misspelt, with the host that is probably meant.
+
+    Empty if fewer than half of the hosts have an address. Then they are found by DNS.
     """
     addressed = {host for variable in ("ansible_host", "ansible_ssh_host", "ip") for host in context.variable_index.by_host(variable)}
     local = {address.host for address in context.resolver.addresses("ansible_connection") if address.text != "ssh"}
     bare = [host for host in context.hosts if host not in addressed and host not in local and not parse_address(host)]
     if not bare or 2 * len(addressed) <= len(context.hosts):
-        return
+        return {}
     index = _deletions(addressed)
-    for host in bare:
-        if near := _nearest_by_one_letter(host, index):
-            origin = context.host_origins[host]
-            what = f"{host} has no address, and its name differs by one letter from {near}"
-            yield origin.problem(what, f"did you mean {near}? If not, set ansible_host for {host}", "near-host")
+    return {host: near for host in bare if (near := _nearest_by_one_letter(host, index))}
 
 
 def _deletions(names: Iterable[str]) -> Mapping[str, list[str]]:
@@ -317,7 +363,10 @@ def cluster_name(context: ValidationContext) -> Iterator[Problem]:
         origin = definition.origin
         if definition.kind != "group" or definition.targets != ("all",):
             what = "cluster_name is set for only some of the hosts"
-            yield origin.problem(what, "set it once, under `vars:` of `all`", "cluster-name")
+            fix = "set it once, under `vars:` of `all`"
+            if "." in str(value_of(definition.node)):  # as in Kubespray's sample inventory
+                fix = f"delete it there; to set the DNS domain of Kubernetes, write dns_domain: {value_of(definition.node)}"
+            yield origin.problem(what, fix, "cluster-name")
         elif not is_cluster_name(definition.node):
             what = "cluster_name must have at most 63 characters: letters, digits, `-`, `_` and `.`"
             yield origin.problem(what, "write a plain name, not a template", "cluster-name")
@@ -342,6 +391,7 @@ RULES: tuple[Rule, ...] = (
     duplicate_host,
     variable_twice,
     host_named_like_group,
+    host_name,
     kube_host_name,
     no_value,
     unresolvable,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap.core.errors import InventoryError, Problem
+from primus_bootstrap.inventory.ansible.addresses import parse_address
 from primus_bootstrap.inventory.ansible.role_filters import load_filters
 
 if TYPE_CHECKING:
@@ -28,6 +29,25 @@ def slurm_cluster(context: ValidationContext) -> Iterator[Problem]:
         yield origin.problem(finding.what, finding.fix, finding.rule)
 
 
+def slurm_host_names(context: ValidationContext) -> Iterator[Problem]:
+    """Report names of Slurm hosts that the role rejects: it compares them with `hostname -s`, and nodes have that name in Slurm."""
+    for host in context.groups.get("slurm_controller", ()):
+        if "." in host and not parse_address(host):
+            what = f"{host}: slurmctld finds itself by its short host name, so the name of a controller has no dot"
+            fix = f"rename it to {_short(host)}, and set ansible_host: {host} if it has no address"
+            yield context.host_origins[host].problem(what, fix, "slurm-host-name")
+    first: dict[str, str] = {}
+    for host in context.groups.get("slurm_node", ()):
+        other = first.setdefault(_short(host), host)
+        if other != host and not parse_address(host):
+            what = f"{host} and {other} have the same short host name {_short(host)}, which is the name of a node in Slurm"
+            yield context.host_origins[host].problem(what, "give each host a different short name", "slurm-host-name")
+
+
+def _short(host: str) -> str:
+    return host.partition(".")[0]
+
+
 def _value(context: ValidationContext, controller: str, name: str, unknown: str) -> Any:
     """Return a variable of the first controller: None if it is not set, `unknown` if only a run can resolve it."""
     if controller not in context.variable_index.by_host(name):
@@ -38,4 +58,4 @@ def _value(context: ValidationContext, controller: str, name: str, unknown: str)
         return unknown
 
 
-RULES: tuple[Rule, ...] = (slurm_cluster,)
+RULES: tuple[Rule, ...] = (slurm_cluster, slurm_host_names)

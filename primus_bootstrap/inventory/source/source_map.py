@@ -18,7 +18,7 @@ from primus_bootstrap.inventory.cluster import Origin
 from primus_bootstrap.inventory.source.yaml_values import entries, is_null, line_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
 SECTIONS = ("hosts", "vars", "children")
 _NAME = re.compile(r"[^\W\d]\w*", re.ASCII)
@@ -80,9 +80,24 @@ class SourceMap:
         return found
 
 
-def map_source(root: yaml.Node, display_path: str, *, expand: Callable[[str], list[str]], encrypted: bool = False) -> SourceMap:
-    """Return the map of one hosts.yaml. `expand` expands a host range as Ansible does; it raises ValueError for an invalid one."""
-    walk = _Walk(display_path, expand, encrypted=encrypted)
+def map_source(
+    root: yaml.Node,
+    display_path: str,
+    *,
+    expand: Callable[[str], list[str]],
+    encrypted: bool = False,
+    new_group_names: Mapping[str, str] | None = None,
+) -> SourceMap:
+    """Return the map of one hosts.yaml.
+
+    Args:
+        root: The file's content.
+        display_path: The path that problems show.
+        expand: Expands a host range as Ansible does; it raises ValueError for an invalid one.
+        encrypted: Whether the file is encrypted with Vault.
+        new_group_names: The new name of each old group name, for fixes.
+    """
+    walk = _Walk(display_path, expand, encrypted=encrypted, new_group_names=new_group_names or {})
     if not isinstance(root, yaml.MappingNode):
         kind = "a list" if isinstance(root, yaml.SequenceNode) else "a single value"
         walk.problem(root, f"is {kind}; an inventory is a mapping of groups", "begin the file with `all:`", "top-level")
@@ -95,8 +110,11 @@ def map_source(root: yaml.Node, display_path: str, *, expand: Callable[[str], li
 class _Walk:
     """Walks over the nodes and fills a `SourceMap`."""
 
-    def __init__(self, display_path: str, expand: Callable[[str], list[str]], *, encrypted: bool) -> None:
+    def __init__(
+        self, display_path: str, expand: Callable[[str], list[str]], *, encrypted: bool, new_group_names: Mapping[str, str]
+    ) -> None:
         self.display_path = display_path
+        self.new_group_names = new_group_names
         self.encrypted = encrypted
         self.expand = expand
         self.source_map = SourceMap()
@@ -142,8 +160,10 @@ class _Walk:
         if key.tag != _STR:
             self.problem(key, f"group name `{name}` is not a string in YAML", "rename the group: begin with a letter", "group-name")
             return False
-        plain = re.sub(r"\W", "_", name, flags=re.ASCII)
+        plain = self.new_group_names.get(name) or re.sub(r"\W", "_", name, flags=re.ASCII)
         fix = f"rename it to `{plain}`" if _NAME.fullmatch(plain) else "rename the group: begin with a letter"
+        if name.startswith("x-"):
+            fix = "move it under `vars:` of `all`, where an anchor may be defined, with a name such as `site_common`"
         self.problem(key, f"group name `{name}` must contain only letters, digits and `_`", fix, "group-name")
         return False
 
@@ -176,6 +196,10 @@ class _Walk:
 
     def _hosts(self, group: str, key: yaml.Node, body: yaml.Node) -> None:
         pattern = str(key.value)
+        if pattern in SECTIONS:
+            what = f"`{pattern}` is where the name of a host is expected"
+            self.problem(key, what, f"indent it one level less, so that it is a part of group `{group}`", "structure")
+            return
         hosts = self._names(key)
         if not hosts:
             return
