@@ -71,7 +71,7 @@ def test_served_certificate_is_checked(tmp_path: Path, made: dict[str, Any], nam
     """Expired, soon to expire and wrong name each fail with a fix, without a known authority."""
     gateway = module.Gateway("gw1")
     with serving(tmp_path, certificate(*made.pop("names"), **made)) as listener:
-        module.look_at_certificate(gateway, {**listener, "names": names}, 14)
+        module.check_certificate(gateway, {**listener, "names": names}, 14)
 
     assert [(one["verdict"], one.get("reason", "")) for one in gateway.verdicts] == [(verdict, reason)]
     assert verdict == "pass" or "apply the phase gateway" in gateway.verdicts[0]["fix"]
@@ -89,8 +89,8 @@ def test_closed_port_fails() -> None:
     """Clients would find no listener either, so the result is not unknown."""
     gateway = module.Gateway("gw1")
     closed = {"name": "x", "address": "127.0.0.1", "port": 1, "tls": False, "names": [], "routes": [route()]}
-    module.look_at_routes(gateway, closed, HEALTHY)
-    module.look_at_certificate(gateway, {**closed, "tls": True}, 14)
-    module.look_at_redirect(gateway, closed)
+    module.check_routes(gateway, closed, HEALTHY)
+    module.check_certificate(gateway, {**closed, "tls": True}, 14)
+    module.check_redirect(gateway, closed)
 
     assert [one["verdict"] for one in gateway.verdicts] == ["fail"] * 3

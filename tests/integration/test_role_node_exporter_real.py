@@ -59,7 +59,7 @@ def verdicts_on(tls: Path, port: int, **changes: Any) -> dict[str, str]:
     """Run the verification; return the verdict of each check."""
     words = {"host": "n1", "connect": "127.0.0.1", "address": "n1", "port": port, "ca_file": str(tls / "ca.crt"), "user": "prometheus"}
     service = effects.Service({**words, "password": "right", **changes}, "node_exporter")
-    effects.look_at_numbers(service, service.look_at_access("/metrics", "unit"), "unit")
+    effects.check_metrics(service, service.check_access("/metrics", "unit"), "unit")
     assert all(one["fix"] for one in service.verdicts if one["verdict"] != "pass")
     return {one["check"].removeprefix("node_exporter."): one["verdict"] for one in service.verdicts}
 
@@ -70,7 +70,7 @@ def test_service_with_tls_and_password_passes(tls: Path) -> None:
         found = verdicts_on(tls, port)
 
         assert found["answers"] == found["refuses_wrong_password"] == found["refuses_no_password"] == "pass"
-        assert found["refuses_plain_text"] == found["numbers"] == found["text_files"] == "pass"
+        assert found["refuses_plain_text"] == found["metrics"] == found["text_files"] == "pass"
 
 
 def test_service_without_password_fails(tls: Path) -> None:
@@ -86,7 +86,7 @@ def test_service_without_tls_fails(tls: Path) -> None:
     for port in serving(tls, with_tls=False):
         found = verdicts_on(tls, port)
 
-        assert (found["answers"], found["refuses_plain_text"], found["numbers"]) == ("fail", "fail", "unknown")
+        assert (found["answers"], found["refuses_plain_text"], found["metrics"]) == ("fail", "fail", "unknown")
 
 
 def test_certificate_with_another_name_fails(tls: Path) -> None:
@@ -102,6 +102,6 @@ def test_missing_service_fails_and_other_checks_are_unknown(tls: Path) -> None:
         "refuses_wrong_password": "unknown",
         "refuses_no_password": "unknown",
         "refuses_plain_text": "unknown",
-        "numbers": "unknown",
+        "metrics": "unknown",
         "text_files": "unknown",
     }

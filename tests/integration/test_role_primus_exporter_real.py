@@ -14,11 +14,11 @@ import pytest
 
 from primus_bootstrap import content
 from primus_bootstrap.launch import safe_files
-from tests.unit.role_module import _load
+from tests.unit.role_module import load_file
 from tests.unit.test_role_primus_exporter import ME, PROGRAM, Host
 from tests.unit.test_role_primus_exporter import host as host
 
-exporter: Any = _load("primus_exporter_program", PROGRAM)
+exporter: Any = load_file(PROGRAM, "primus_exporter_program")
 HERE = socket.gethostname()
 
 # `nvidia-smi -q -x` of driver 550 on an H200, shortened to the parsed elements; the second GPU has none of the optional ones.
@@ -102,7 +102,7 @@ def test_gpu_without_data_is_unknown_and_others_are_reported(host: Host) -> None
     assert [series for series in numbers if 'gpu="0"' in series and "info" not in series] == []
     assert numbers['primus_gpu_utilisation_ratio{gpu="1"}'] == 0.03
     assert numbers['primus_exporter_source_up{source="gpu"}'] == 0
-    assert "nothing is known of 0000:05:00.0" in complaint
+    assert "no data of 0000:05:00.0" in complaint
 
 
 def test_nvidia_metrics_are_read_from_nvidia_smi(host: Host) -> None:
@@ -128,10 +128,10 @@ def test_nvidia_metrics_are_read_from_nvidia_smi(host: Host) -> None:
 @pytest.mark.parametrize(
     ("tool", "reason"),
     [
-        ("exit 9", "nvidia-smi ended with 9"),
-        ("sleep 300", "did not answer within 3 s"),
+        ("exit 9", "nvidia-smi exited with 9"),
+        ("sleep 300", "no answer within 3 s"),
         ("echo no XML", "syntax error"),
-        ("", "nothing is known of"),
+        ("", "no data of"),
     ],
 )
 def test_failing_tool_affects_its_own_source_only(host: Host, tool: str, reason: str) -> None:
@@ -171,7 +171,7 @@ def test_only_known_metrics_of_user_files_are_passed_on(host: Host) -> None:
     assert numbers[f'primus_train_refused{{user="{ME}"}}'] == 4
     assert not [series for series in numbers if "node_load1" in series or "health" in series]
     assert numbers['primus_exporter_source_up{source="training"}'] == 1
-    assert f"4 files or samples of {ME} were left out" in complaint
+    assert f"4 files or samples of {ME} were dropped" in complaint
 
 
 def test_metrics_of_the_trainer_are_passed_on(host: Host) -> None:
@@ -220,7 +220,7 @@ def test_unreadable_job_folder_hides_no_other(host: Host, monkeypatch: pytest.Mo
     monkeypatch.setattr(safe_files.Folder, "stat", look)
     found = exporter._job_folders(host.settings, safe_files)
 
-    assert [place.job for places in found.values() for place in places] == ["good-0a1b2c"]
+    assert [location.job for locations in found.values() for location in locations] == ["good-0a1b2c"]
 
 
 def test_account_label_is_the_owner_of_the_file(host: Host) -> None:

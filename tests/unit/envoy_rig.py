@@ -95,7 +95,7 @@ def configuration(folder: Path, values: dict[str, Any] | None = None) -> dict[st
         "system_ca_file": str(authorities),
     }
     node = {"node": "gw1", "cluster": "demo", "dynamic_dir": str(folder / "dynamic")}
-    made: dict[str, Any] = filters.envoy_wishes(values or stated(), paths, node)
+    made: dict[str, Any] = filters.envoy_render_config(values or stated(), paths, node)
     return made
 
 

@@ -83,7 +83,7 @@ def test_receivers_are_translated_to_alertmanager_settings() -> None:
 
 
 def test_without_receivers_no_message_is_sent() -> None:
-    """Alertmanager runs and shows alerts; without a mail server no mail settings are config."""
+    """Alertmanager runs and shows alerts; without a mail server no mail settings are written."""
     config = settings(receivers=[], routes=[], smtp=NO_MAIL)
 
     assert config["route"]["receiver"] == "nobody"
@@ -96,11 +96,11 @@ def test_without_receivers_no_message_is_sent() -> None:
     [
         (RECEIVERS, ROUTES, []),
         ([], [], []),
-        ([{"name": "a"}], [], ["receiver a has no way to be told"]),
-        ([{"name": "nobody", "webhook_url": "https://x"}], [], ["cannot be called nobody"]),
-        ([{"name": "a", "webhook_url": "hooks.example.com/token"}], [], ["webhook_url of receiver a is no URL"]),
-        ([{"name": "a", "webhook_url": "https://x"}] * 2, [], ["receiver a is stated twice"]),
-        (RECEIVERS, [{"receiver": "oncall", "routes": [{"receiver": "typo"}]}], ["a route names the receiver typo"]),
+        ([{"name": "a"}], [], ["receiver a has no destination"]),
+        ([{"name": "nobody", "webhook_url": "https://x"}], [], ["has the name nobody"]),
+        ([{"name": "a", "webhook_url": "hooks.example.com/token"}], [], ["webhook_url of receiver a is not a URL"]),
+        ([{"name": "a", "webhook_url": "https://x"}] * 2, [], ["receiver a is defined twice"]),
+        (RECEIVERS, [{"receiver": "oncall", "routes": [{"receiver": "typo"}]}], ["a route uses the receiver typo"]),
     ],
 )
 def test_invalid_receivers_and_routes_are_reported(receivers: list[Any], routes: list[Any], words: list[str]) -> None:
@@ -115,7 +115,7 @@ def test_mail_receiver_requires_a_mail_server() -> None:
     """Mail without a server is refused."""
     found = filters.alertmanager_problems(RECEIVERS, ROUTES, "", "")
 
-    assert [text.partition(",")[0] for text in found] == ["receiver operators is told by mail"]
+    assert [text.partition(",")[0] for text in found] == ["receiver operators uses mail"]
 
 
 class Peer:
@@ -135,7 +135,7 @@ class Peer:
         if not self.answers:
             return 0, "refused"
         if method == "POST":
-            return self._told(body[0])
+            return self._post(body[0])
         if path.endswith("/metrics"):
             numbers = {"requests_total": self.ended, "requests_failed_total": self.failed}
             lines = [f'alertmanager_notification_{name}{{integration="webhook"}} {value}\n' for name, value in numbers.items()]
@@ -147,7 +147,7 @@ class Peer:
             return 200, json.dumps({"cluster": {"peers": [{}, {}]}})
         return 200, json.dumps(self.alerts)
 
-    def _told(self, alert: dict[str, Any]) -> tuple[int, str]:
+    def _post(self, alert: dict[str, Any]) -> tuple[int, str]:
         if self.alerts:
             self.alerts = [] if self.ends else self.alerts
             return 200, ""
@@ -172,9 +172,9 @@ def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_server_that_routes_and_resolves_a_test_alert_passes() -> None:
     """Receivers are in force, the test alert resolves and the peer is connected."""
     peer = Peer()
-    peer.alertmanager.look_at_receivers(["oncall"])
-    peer.alertmanager.look_at_way(["oncall"], send=False)
-    peer.alertmanager.look_at_peers(1)
+    peer.alertmanager.check_receivers(["oncall"])
+    peer.alertmanager.check_routing(["oncall"], send=False)
+    peer.alertmanager.check_peers(1)
 
     assert set(peer.verdicts_of().values()) == {"pass"}
     assert peer.sent == 0
@@ -184,42 +184,42 @@ def test_server_that_routes_and_resolves_a_test_alert_passes() -> None:
 def test_delivery_must_be_confirmed(takes: bool | None, verdict: str) -> None:  # noqa: FBT001 (a table's column)
     """If delivery is checked, the receiver's answer decides. A pending message does not pass."""
     peer = Peer(takes=takes)
-    peer.alertmanager.look_at_way(["oncall"], send=True)
+    peer.alertmanager.check_routing(["oncall"], send=True)
 
-    assert peer.verdicts_of() == {"alert_is_routed": "pass", "message_is_taken": verdict, "alert_ends": "pass"}
+    assert peer.verdicts_of() == {"alert_is_routed": "pass", "message_is_delivered": verdict, "alert_resolves": "pass"}
 
 
 def test_alert_with_wrong_route_or_no_end_fails() -> None:
     """A test alert that reaches a receiver fails, and so does one that stays active."""
     peer = Peer(routes_to="oncall", ends=False)
-    peer.alertmanager.look_at_way(["oncall"], send=False)
-    peer.alertmanager.look_at_receivers(["operators"])
-    peer.alertmanager.look_at_peers(2)
+    peer.alertmanager.check_routing(["oncall"], send=False)
+    peer.alertmanager.check_receivers(["operators"])
+    peer.alertmanager.check_peers(2)
 
-    assert peer.verdicts_of() == {"alert_is_routed": "fail", "alert_ends": "fail", "receivers": "fail", "peers": "fail"}
+    assert peer.verdicts_of() == {"alert_is_routed": "fail", "alert_resolves": "fail", "receivers": "fail", "peers": "fail"}
     assert all(one["fix"] for one in peer.service.verdicts)
 
 
 def test_unreachable_server_passes_no_check() -> None:
     """No answer is unknown; a rejected alert fails."""
     peer = Peer(answers=False)
-    peer.alertmanager.look_at_receivers(["oncall"])
-    peer.alertmanager.look_at_peers(1)
-    peer.alertmanager.look_at_way(["oncall"], send=False)
+    peer.alertmanager.check_receivers(["oncall"])
+    peer.alertmanager.check_peers(1)
+    peer.alertmanager.check_routing(["oncall"], send=False)
 
-    assert peer.verdicts_of() == {"receivers": "unknown", "peers": "unknown", "alert_is_routed": "fail", "alert_ends": "fail"}
+    assert peer.verdicts_of() == {"receivers": "unknown", "peers": "unknown", "alert_is_routed": "fail", "alert_resolves": "fail"}
 
 
 def test_without_receivers_verification_reports_a_skip() -> None:
     """The report names the missing receivers without failing."""
     peer = Peer()
-    peer.alertmanager.look_at_receivers([])
+    peer.alertmanager.check_receivers([])
 
     assert peer.verdicts_of() == {"receivers": "skipped"}
 
 
 def test_peers_are_addressed_by_their_listen_address() -> None:
-    """IPv6 addresses are config in brackets."""
+    """IPv6 addresses are written in brackets."""
     hostvars = {"a": {"ip": "10.0.0.1"}, "b": {"ansible_host": "fd00::2", "alertmanager_cluster_port": 9194}}
 
     assert filters.alertmanager_peers(["a", "b"], hostvars) == ["10.0.0.1:9094", "[fd00::2]:9194"]

@@ -17,7 +17,7 @@ HEALTHY = {"web": (2, 2), "model": (1, 2)}
 
 
 def route(**changes: Any) -> dict[str, Any]:
-    """Return a public route as `envoy_checks` returns it."""
+    """Return a public route as `envoy_verification` returns it."""
     plain = {
         "name": "site",
         "hosts": [],
@@ -50,7 +50,7 @@ def test_route_must_reach_its_upstream_or_require_a_key(changes: dict[str, Any],
     """A route passes only if the answer proves it."""
     gateway = module.Gateway("gw1")
     listener = {"name": "https", "port": 443, "names": [], "routes": [route(**changes)]}
-    module.look_at_routes(gateway, listener, healthy, lambda *_: answer)
+    module.check_routes(gateway, listener, healthy, lambda *_: answer)
 
     assert [one["verdict"] for one in gateway.verdicts] == [verdict]
     assert verdict == "pass" or {"reason", "fix"} <= set(gateway.verdicts[0])
@@ -76,7 +76,7 @@ def test_rate_limit_is_tested_with_requests(limit: dict[str, int], answer: Any, 
         return answer
 
     gateway = module.Gateway("gw1")
-    module.look_at_limits(gateway, [{"routes": [route(rate_limit=limit)]}, {"routes": [route(rate_limit=limit)]}], "/run/x", trial)
+    module.check_limits(gateway, [{"routes": [route(rate_limit=limit)]}, {"routes": [route(rate_limit=limit)]}], "/run/x", trial)
 
     assert [one["verdict"] for one in gateway.verdicts] == [verdict]
 
@@ -86,8 +86,8 @@ def test_health_is_parsed_from_envoys_output() -> None:
     good, bad = {"eds_health_status": "HEALTHY"}, {"eds_health_status": "HEALTHY", "failed_active_health_check": True}
     clusters = [{"name": "web", "host_statuses": [{"health_status": one} for one in (good, bad, {})]}, {"name": "model"}]
     gateway = module.Gateway("gw1")
-    found = module.health_of({"cluster_statuses": clusters})
-    module.look_at_upstreams(gateway, ["web", "model", "new"], found)
+    found = module.endpoint_health({"cluster_statuses": clusters})
+    module.check_upstreams(gateway, ["web", "model", "new"], found)
 
     assert found == {"web": (1, 3), "model": (0, 0)}
     assert [(one["verdict"], one["found"]) for one in gateway.verdicts] == [("pass", "1 of 3"), ("fail", "0 of 0"), ("unknown", "0 of 0")]
@@ -99,14 +99,14 @@ def test_health_is_parsed_from_envoys_output() -> None:
 def test_redirect_must_lead_to_https(answer: Any, verdict: str) -> None:
     """Any other target fails."""
     gateway = module.Gateway("gw1")
-    module.look_at_redirect(gateway, {"name": "http", "port": 80, "names": []}, lambda *_: answer)
+    module.check_redirect(gateway, {"name": "http", "port": 80, "names": []}, lambda *_: answer)
 
     assert [one["verdict"] for one in gateway.verdicts] == [verdict]
 
 
 def test_parameters_of_the_verification_hold_no_secret() -> None:
     """The verification needs listeners, routes and upstream names, but no keys."""
-    found = filters.envoy_checks(stated())
+    found = filters.envoy_verification(stated())
 
     assert [(one["name"], [entry["name"] for entry in one["routes"]]) for one in found["listeners"]][0:2] == [
         ("http", []),
@@ -114,7 +114,7 @@ def test_parameters_of_the_verification_hold_no_secret() -> None:
     ]
     assert found["listeners"][1]["names"] == ["api.example.com"]
     assert not [key for key in stated()["envoy_api_keys"].values() if key in str(found)]
-    assert ipaddress.ip_address(module.reach(found["listeners"][1])).is_loopback
+    assert ipaddress.ip_address(module.local_address(found["listeners"][1])).is_loopback
 
 
 def counted(name: str, *, fetched: int = 0, failed: int = 0, **words: int) -> dict[str, Any]:
@@ -139,30 +139,30 @@ def endpoint(name: str, **stats: int) -> dict[str, Any]:
             endpoint("far", rq_error=16, cx_connect_fail=16),
             counted("far", failed=16, rq_completed=16, rq_5xx=16),
             "fail",
-            "nobody who answers",
+            "requests were not answered",
         ),
         # Old keys are kept, although the provider moved to a host that does not answer.
-        (endpoint("far", rq_error=3), counted("far", fetched=2, failed=3, rq_2xx=2, rq_completed=5), "fail", "nobody who answers"),
+        (endpoint("far", rq_error=3), counted("far", fetched=2, failed=3, rq_2xx=2, rq_completed=5), "fail", "requests were not answered"),
         # The provider was temporarily unreachable.
         (endpoint("far", rq_success=3, rq_error=2), counted("far", fetched=1, failed=4, rq_2xx=1, rq_completed=5), "pass", "with keys"),
         # The name has new addresses that were not tried yet.
         (endpoint("far"), counted("far", fetched=2, rq_2xx=2, rq_completed=2), "pass", "with keys"),
-        ({}, counted("far", failed=16, rq_completed=16, cx_none_healthy=16), "fail", "its name is not found"),
+        ({}, counted("far", failed=16, rq_completed=16, cx_none_healthy=16), "fail", "its name does not resolve"),
         (endpoint("far", rq_success=16), counted("far", failed=16, rq_completed=16, rq_4xx=16), "fail", "each with an error"),
         (endpoint("far", rq_success=16), counted("far", failed=16, rq_completed=16, rq_2xx=16), "fail", "none with keys"),
         (
             endpoint("far", rq_success=16),
             counted("far", fetched=1, failed=15, rq_completed=16, rq_2xx=16),
             "unknown",
-            "15 answers, of it or of others",
+            "15 answers, of this or other providers",
         ),
-        (endpoint("far"), counted("far"), "unknown", "nobody has asked"),
+        (endpoint("far"), counted("far"), "unknown", "not requested yet"),
     ],
 )
 def test_keys_of_a_url_must_be_fetched(clusters: dict[str, Any], stats: dict[str, Any], verdict: str, found: str) -> None:
     """Without keys every token gets 401, as does a request without one. The route check sees no difference."""
     gateway = module.Gateway("gw1")
-    module.look_at_keys(gateway, ["far"], clusters, stats)
+    module.check_keys(gateway, ["far"], clusters, stats)
 
     assert (gateway.verdicts[0]["check"], gateway.verdicts[0]["verdict"]) == ("envoy.keys.far", verdict)
     assert found in gateway.verdicts[0]["found"]

@@ -21,7 +21,7 @@ CLIENTS: list[dict[str, Any]] = [
     {"name": "notebook", "key": "key-of-notebook-0001", "rate_limit": {"requests": 60}},
     {"name": "x", "key": "key-of-another-00002"},
 ]
-WISHES: dict[str, Any] = {
+PLUGIN_VALUES: dict[str, Any] = {
     "routes": [ROUTE, {**ROUTE, "name": "own", "host": "b.example.com", "namespace": "higress-system"}],
     "clients": HIGRESS.without_keys(CLIENTS),
     "wasm_plugins": [],
@@ -32,7 +32,7 @@ WISHES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(
-    ("stated", "harbor", "rules"),
+    ("values", "harbor", "rules"),
     [
         ({"higress_routes": [ROUTE], "higress_clients": CLIENTS}, False, []),
         ({"higress_routes": [{**ROUTE, "clients": []}]}, False, ["higress-nobody"]),
@@ -50,24 +50,27 @@ WISHES: dict[str, Any] = {
         ({"higress_host_network": False, "higress_service_type": "NodePort"}, False, []),
     ],
 )
-def test_each_conflict_is_reported(stated: dict[str, Any], harbor: bool, rules: list[str]) -> None:  # noqa: FBT001
+def test_each_conflict_is_reported(values: dict[str, Any], harbor: bool, rules: list[str]) -> None:  # noqa: FBT001
     """Each conflict has a rule; valid values have no finding."""
-    assert [rule for _, _, _, rule in HIGRESS.findings(stated, harbor)] == rules
+    assert [rule for _, _, _, rule in HIGRESS.findings(values, harbor)] == rules
 
 
 def test_keys_are_written_to_secrets_only() -> None:
     """Plug-ins refer to the Secret with Higress' placeholder."""
-    shown = json.dumps([*HIGRESS.plugins(WISHES), *HIGRESS.ingresses(WISHES["routes"], "higress", "cluster-ca")])
+    shown = json.dumps([*HIGRESS.plugins(PLUGIN_VALUES), *HIGRESS.ingresses(PLUGIN_VALUES["routes"], "higress", "cluster-ca")])
 
     assert not [one for one in CLIENTS if str(one["key"]) in shown]
     assert "${secret.higress-system/primus-higress-clients.notebook}" in shown
-    assert HIGRESS.secret(CLIENTS, "higress-system")[0]["stringData"] == {"notebook": "key-of-notebook-0001", "x": "key-of-another-00002"}
-    assert HIGRESS.secret([], "higress-system") == []
+    assert HIGRESS.key_secret(CLIENTS, "higress-system")[0]["stringData"] == {
+        "notebook": "key-of-notebook-0001",
+        "x": "key-of-another-00002",
+    }
+    assert HIGRESS.key_secret([], "higress-system") == []
 
 
 def test_plugin_that_fails_to_load_denies_all_requests() -> None:
     """Each plug-in fails closed and names routes as Higress does: with a namespace, except for Higress' own."""
-    auth, limit = HIGRESS.plugins(WISHES)
+    auth, limit = HIGRESS.plugins(PLUGIN_VALUES)
 
     assert {auth["spec"]["failStrategy"], limit["spec"]["failStrategy"]} == {"FAIL_CLOSE"}
     assert [rule["ingress"] for rule in auth["spec"]["matchRules"]] == [["default/api"], ["own"]]
@@ -91,9 +94,9 @@ def test_ingress_has_limit_and_certificate() -> None:
 
 def test_invalid_keys_are_reported_and_not_shown() -> None:
     """A key fails if it is short, contains JSON characters or is shared."""
-    weak = [{"name": "short", "key": "k"}, {"name": "quote", "key": 'a"' * 10}, {"name": "same", "key": CLIENTS[0]["key"]}, *CLIENTS]
+    clients = [{"name": "short", "key": "k"}, {"name": "quote", "key": 'a"' * 10}, {"name": "same", "key": CLIENTS[0]["key"]}, *CLIENTS]
 
-    assert HIGRESS.weak_keys(weak) == ["short", "quote", "same", "notebook"]
+    assert HIGRESS.invalid_keys(clients) == ["short", "quote", "same", "notebook"]
 
 
 def test_only_obsolete_labelled_objects_are_removed() -> None:
@@ -101,7 +104,7 @@ def test_only_obsolete_labelled_objects_are_removed() -> None:
     ingresses = HIGRESS.ingresses([ROUTE], "higress", "")
     old = HIGRESS.ingresses([{**ROUTE, "name": "old"}], "higress", "")
 
-    got = HIGRESS.leftovers([{"resources": [*ingresses, *old]}, {}], ingresses)
+    got = HIGRESS.obsolete_objects([{"resources": [*ingresses, *old]}, {}], ingresses)
 
     assert [one["metadata"]["name"] for one in got] == ["old"]
 
@@ -116,8 +119,8 @@ def test_gateways_are_ready_pods_or_the_service() -> None:
     service = {"kind": "Service", "metadata": {"name": "higress-gateway"}, "status": {"loadBalancer": {"ingress": [{"ip": "10.1.0.1"}]}}}
     results = [{"resources": pods}, {"resources": [service]}, {"msg": "no answer"}]
 
-    assert HIGRESS.addresses(results, direct=True) == ["10.0.0.1"]
-    assert HIGRESS.addresses(results, direct=False) == ["10.1.0.1"]
+    assert HIGRESS.addresses(results, on_nodes=True) == ["10.0.0.1"]
+    assert HIGRESS.addresses(results, on_nodes=False) == ["10.1.0.1"]
 
 
 @contextmanager

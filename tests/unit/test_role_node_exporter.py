@@ -8,10 +8,10 @@ import bcrypt
 import pytest
 
 from primus_bootstrap import content
-from tests.unit.role_module import _load, load_role_module
+from tests.unit.role_module import load_file, load_role_module
 from tests.unit.test_role_templates import render
 
-password: Any = _load("web_password", content.roles_dir() / "node_exporter" / "filter_plugins" / "web_password.py")
+password: Any = load_file(content.roles_dir() / "node_exporter" / "filter_plugins" / "web_password.py")
 effects: Any = load_role_module("node_exporter", "node_exporter_effects")
 NAMES = ("node_uname_info{}", "node_memory_MemTotal_bytes", "node_cpu_seconds_total{}", "node_filesystem_avail_bytes{}")
 NUMBERS = "".join(f"{name} 1\n" for name in NAMES) + "node_textfile_scrape_error 0\n"
@@ -42,7 +42,7 @@ def test_salt_does_not_depend_on_the_password() -> None:
 def test_missing_metrics_and_unreadable_files_fail(text: str, numbers: str, files: str) -> None:
     """The verdict names a broken text file of another program."""
     service = effects.Service({"host": "n1"}, "node_exporter")
-    effects.look_at_numbers(service, text, "unit")
+    effects.check_metrics(service, text, "unit")
 
     assert [one["verdict"] for one in service.verdicts] == [numbers, files]
 

@@ -101,7 +101,7 @@ def test_recent_files_in_the_old_folder_are_detected(tmp_path: Path, mode: int, 
 )
 def test_parent_of_account_folders_must_be_root_owned(owner: int, mode: int | None, verdict: str) -> None:
     """Mode 1777 of older releases is unknown; other writable modes and owners fail."""
-    found = effects.judge_folder("n1", "/var/lib/primus/training", owner, mode)
+    found = effects.folder_verdict("n1", "/var/lib/primus/training", owner, mode)
 
     assert found["verdict"] == verdict
     assert verdict == "pass" or found["fix"].startswith("apply the phase monitoring")
@@ -126,4 +126,4 @@ def test_parent_of_account_folders_must_be_root_owned(owner: int, mode: int | No
 )
 def test_age_of_the_output_and_state_of_the_timer_are_checked(content_: str, timer: str, verdicts: list[str]) -> None:
     """An old file or a stopped timer fails. A source without data is unknown."""
-    assert [one["verdict"] for one in effects.judge("n1", content_, 100.0, timer, "")] == verdicts
+    assert [one["verdict"] for one in effects.output_verdicts("n1", content_, 100.0, timer, "")] == verdicts

@@ -78,7 +78,7 @@ def test_targets_of_a_large_fleet_take_under_two_seconds() -> None:
     assert len(json.loads(text)) == 10_000
 
 
-def test_omitted_rules_are_removed() -> None:
+def test_disabled_alerts_are_removed() -> None:
     """A group without rules is removed too; other rules stay."""
     files = [str(path) for path in (content.roles_dir() / "prometheus" / "files" / "rules").glob("*.yml")]
     every = [rule["alert"] for group in filters.prometheus_rule_groups(files, []) for rule in group["rules"]]
@@ -116,12 +116,12 @@ def test_healthy_server_passes() -> None:
             "status/flags": {"storage.tsdb.retention.time": "2w"},
         }
     )
-    api.prometheus.look_at_targets({"node": ["n1", "n2"]}, 0, lambda _: None)
-    api.prometheus.look_at_rules(["NodeDown", "Own"])
-    api.prometheus.look_at_alertmanagers(["10.0.0.1:9093"])
-    api.prometheus.look_at_settings("14d", "prometheus_config_last_reload_successful 1\n")
+    api.prometheus.check_targets({"node": ["n1", "n2"]}, 0, lambda _: None)
+    api.prometheus.check_rules(["NodeDown", "Own"])
+    api.prometheus.check_alertmanagers(["10.0.0.1:9093"])
+    api.prometheus.check_configuration("14d", "prometheus_config_last_reload_successful 1\n")
 
-    assert api.judged() == {"targets node": "pass", "rules": "pass", "alertmanagers": "pass", "retention": "pass", "settings": "pass"}
+    assert api.judged() == {"targets node": "pass", "rules": "pass", "alertmanagers": "pass", "retention": "pass", "configuration": "pass"}
 
 
 def test_missing_targets_and_rules_and_rule_errors_fail() -> None:
@@ -134,14 +134,14 @@ def test_missing_targets_and_rules_and_rule_errors_fail() -> None:
             "status/flags": {"storage.tsdb.retention.time": "15d"},
         }
     )
-    api.prometheus.look_at_targets({"node": ["n1", "n2"]}, 0, lambda _: None)
-    api.prometheus.look_at_rules(["NodeDown"])
-    api.prometheus.look_at_alertmanagers(["10.0.0.1:9093"])
-    api.prometheus.look_at_settings("30d", "prometheus_config_last_reload_successful 0\n")
+    api.prometheus.check_targets({"node": ["n1", "n2"]}, 0, lambda _: None)
+    api.prometheus.check_rules(["NodeDown"])
+    api.prometheus.check_alertmanagers(["10.0.0.1:9093"])
+    api.prometheus.check_configuration("30d", "prometheus_config_last_reload_successful 0\n")
     reasons = [one["reason"] for one in api.service.verdicts]
 
     assert set(api.judged().values()) == {"fail"}
-    assert reasons[0] == "not scraped: n1: connection refused; n2: it is no target"
+    assert reasons[0] == "not scraped: n1: connection refused; n2: not a target"
     assert reasons[1] == "not loaded: NodeDown; Own: many-to-many"
     assert all(one["fix"] for one in api.service.verdicts)
 
@@ -149,10 +149,10 @@ def test_missing_targets_and_rules_and_rule_errors_fail() -> None:
 def test_unreachable_server_is_unknown() -> None:
     """No answer neither passes nor fails."""
     api = Api({})
-    api.prometheus.look_at_targets({"node": ["n1"]}, 0, lambda _: None)
-    api.prometheus.look_at_rules(["NodeDown"])
-    api.prometheus.look_at_alertmanagers(["10.0.0.1:9093"])
-    api.prometheus.look_at_settings("30d", "")
+    api.prometheus.check_targets({"node": ["n1"]}, 0, lambda _: None)
+    api.prometheus.check_rules(["NodeDown"])
+    api.prometheus.check_alertmanagers(["10.0.0.1:9093"])
+    api.prometheus.check_configuration("30d", "")
 
     assert set(api.judged().values()) == {"unknown"}
 
@@ -164,7 +164,7 @@ def test_pending_target_is_polled_again() -> None:
     def sleep(_: float) -> None:
         api.answers = {"targets": {"activeTargets": [target("node", "n1", "up"), target("node", "n2", "up")]}}
 
-    api.prometheus.look_at_targets({"node": ["n1", "n2"]}, 60, sleep)
+    api.prometheus.check_targets({"node": ["n1", "n2"]}, 60, sleep)
 
     assert api.judged() == {"targets node": "pass"}
 
@@ -172,10 +172,10 @@ def test_pending_target_is_polled_again() -> None:
 def test_without_alertmanager_verification_reports_a_skip() -> None:
     """The report notes that alerts reach no receiver, without failing."""
     api = Api({})
-    api.prometheus.look_at_alertmanagers([])
+    api.prometheus.check_alertmanagers([])
 
     assert api.judged() == {"alertmanagers": "skipped"}
-    assert "nobody is told" in api.service.verdicts[0]["reason"]
+    assert "are not sent" in api.service.verdicts[0]["reason"]
 
 
 def test_unit_lists_its_files_and_contains_no_secret() -> None:
@@ -189,6 +189,14 @@ def test_unit_lists_its_files_and_contains_no_secret() -> None:
     assert "--web.config.file=/etc/prometheus/primus/web.yml" in arguments
     assert "secret-of-the-test" not in text
     assert text.count("/run/primus-prometheus/loaded") == 2
+
+
+def test_retention_size_is_passed_to_prometheus() -> None:
+    """`prometheus_retention_gib` is a command line option in powers of 1024, for which Prometheus writes GB."""
+    variables = {"prometheus_password": "secret-of-the-test-0123", "ansible_host": "10.0.0.1", "inventory_dir": "/etc/x", "role_path": "/x"}
+    text = render("prometheus", "unit.conf.j2", prometheus_retention_gib=500, **variables)
+
+    assert "--storage.tsdb.retention.size=500GB" in next(line for line in text.splitlines() if line.startswith("ExecStart=/"))
 
 
 def test_durations_are_compared_by_value() -> None:

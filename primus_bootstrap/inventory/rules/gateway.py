@@ -19,7 +19,7 @@ def envoy_gateway(context: ValidationContext) -> Iterator[Problem]:
     """Report listeners, routes and keys that Envoy would reject, and routes that are public by mistake."""
     if "envoy_listeners" not in load_options():  # the content folder has no role `envoy`
         return
-    checks = load_filters("envoy").envoy_judge
+    checks = load_filters("envoy").envoy_findings
     reported = set()
     for host in context.groups.get("envoy", ()):
         for finding in checks.all_findings(_values(context, host, checks)):

@@ -1,7 +1,8 @@
 #!/usr/bin/python
-"""Raise a test alert in Alertmanager, see where it is routed, and end it: the Ansible module `alertmanager_effects`.
+"""Check Alertmanager's access control, receivers, peers and the routing of a test alert: the Ansible module `alertmanager_effects`.
 
-Nobody is told of it, unless `send` asks for a message to the first receiver; then it is waited for until the receiver has taken it.
+The test alert reaches no receiver. With `send`, the first receiver gets a message, and the module waits until it has accepted it.
+It is a module of its own because it reports verdicts and waits for several states, which ansible.builtin.uri cannot.
 """
 
 from __future__ import annotations
@@ -19,70 +20,69 @@ from ansible.module_utils.web_service import ARGUMENTS, Service
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-# Both are the names that filter_plugins/alertmanager.py routes by.
+# filter_plugins/alertmanager.py routes by these names.
 TEST_ALERT, NOBODY = "PrimusVerification", "nobody"
 OK = 200
 ROUTED_S, SENT_S, PEERS_S = 15.0, 60.0, 60.0
+NO_ANSWER = "Alertmanager did not answer"
 
 
 class Alertmanager:
-    """Verdicts on one server."""
+    """Checks of one server."""
 
     def __init__(self, service: Service, path: str, unit: str, sleep: Callable[[float], None]) -> None:
-        """Keep how to ask, and a mark by which this verification knows its own alert."""
-        self.service, self.path, self.judge, self.sleep = service, path, service.judge, sleep
-        self.fix = f"see `journalctl -u {unit} -n 30`"
-        self.mark = uuid.uuid4().hex[:12]
+        """Store how to call the server, and create a random label that identifies the test alert."""
+        self.service, self.path, self.add_verdict, self.sleep = service, path, service.add_verdict, sleep
+        self.fix = f"read `journalctl -u {unit} -n 30`"
+        self.label = uuid.uuid4().hex[:12]
 
-    def answer(self, what: str) -> Any:
-        """Return what the API says, None where it says nothing."""
-        status, text = self.service.call("GET", f"{self.path}/api/v2/{what}")
+    def read(self, resource: str) -> Any:
+        """Return the content of an API resource, or None if there is no answer."""
+        status, text = self.service.call("GET", f"{self.path}/api/v2/{resource}")
         try:
             return json.loads(text) if status == OK else None
         except ValueError:
             return None
 
-    def tell(self, *, deliver: bool, ends_in_s: float) -> str:
-        """Raise or end the test alert; return what was wrong, nothing where it was taken."""
+    def post_alert(self, *, deliver: bool, ends_in_s: float) -> str:
+        """Raise the test alert, or resolve it if `ends_in_s` is negative; return the error, or an empty string."""
         end = dt.datetime.now(dt.timezone.utc) + dt.timedelta(seconds=ends_in_s)  # noqa: UP017 (Python 3.9 runs it on RHEL)
-        labels = {"alertname": TEST_ALERT, "severity": "none", "verification": self.mark, "deliver": "yes" if deliver else "no"}
-        notes = {
-            "summary": f"a test of the way of alerts, by the verification of {self.service.wanted['host']}",
-            "fix": "nothing is to be done",
-        }
-        alert = {"labels": labels, "annotations": notes, "endsAt": end.isoformat()}
+        labels = {"alertname": TEST_ALERT, "severity": "none", "verification": self.label, "deliver": "yes" if deliver else "no"}
+        annotations = {"summary": f"test alert of the verification of {self.service.params['host']}", "fix": "nothing to do"}
+        alert = {"labels": labels, "annotations": annotations, "endsAt": end.isoformat()}
         status, text = self.service.call("POST", f"{self.path}/api/v2/alerts", [alert])
         return "" if status == OK else f"status {status}: {text[:200]}"
 
-    def await_alert(self, *, there: bool) -> Any:
-        """Return the test alert once it is there or gone, as asked; what was found last when the time is over (None: no answer)."""
+    def wait_for_alert(self, *, active: bool) -> Any:
+        """Wait until the test alert is active, or resolved, and return the last answer (None if there was none)."""
         deadline = time.monotonic() + ROUTED_S
         while True:
-            found = self.answer(f"alerts?filter=verification%3D{self.mark}&active=true&silenced=true&inhibited=true")
-            if (found is not None and bool(found) is there) or time.monotonic() > deadline:
+            found = self.read(f"alerts?filter=verification%3D{self.label}&active=true&silenced=true&inhibited=true")
+            if (found is not None and bool(found) is active) or time.monotonic() > deadline:
                 return found
             self.sleep(0.5)
 
-    def look_at_way(self, receivers: Sequence[str], *, send: bool) -> None:
-        """See that an alert comes in, is routed to whom it should be, and ends."""
+    def check_routing(self, receivers: Sequence[str], *, send: bool) -> None:
+        """Check that a test alert is accepted, reaches the expected receiver, and resolves."""
         expected = receivers[0] if send and receivers else NOBODY
         before = self.sent()
-        wrong = self.tell(deliver=send, ends_in_s=300)
-        found = None if wrong else self.await_alert(there=True)
+        error = self.post_alert(deliver=send, ends_in_s=300)
+        found = None if error else self.wait_for_alert(active=True)
         routed = [one["name"] for one in found[0]["receivers"]] if found else []
-        verdict = "unknown" if not wrong and found is None else "pass" if routed == [expected] else "fail"
-        self.judge("alert_is_routed", verdict, expected=expected, found=", ".join(routed) or wrong, reason=wrong, fix=self.fix)
+        verdict = "unknown" if not error and found is None else "pass" if routed == [expected] else "fail"
+        self.add_verdict("alert_is_routed", verdict, expected=expected, found=", ".join(routed) or error, reason=error, fix=self.fix)
         if send and receivers:
-            self._look_at_delivery(receivers[0], before)
-        wrong = self.tell(deliver=send, ends_in_s=-1)
-        left = None if wrong else self.await_alert(there=False)
-        verdict = "unknown" if not wrong and left is None else "fail" if wrong or left else "pass"
-        self.judge("alert_ends", verdict, expected="gone", found="still there" if left else wrong or "gone", reason=wrong, fix=self.fix)
+            self._check_delivery(receivers[0], before)
+        error = self.post_alert(deliver=send, ends_in_s=-1)
+        left = None if error else self.wait_for_alert(active=False)
+        verdict = "unknown" if not error and left is None else "fail" if error or left else "pass"
+        state = "still active" if left else error or "resolved"
+        self.add_verdict("alert_resolves", verdict, expected="resolved", found=state, reason=error, fix=self.fix)
 
     def sent(self) -> tuple[float, float] | None:
-        """Return how many messages were taken and how many attempts failed since the start, None where it does not say.
+        """Return the numbers of accepted messages and failed attempts since the start, or None if there is no answer.
 
-        Counted are requests that have ended: `notifications_total` counts one that is under way as well, and would look like success.
+        Counts finished requests. `notifications_total` would also count a pending one, which would look like success.
         """
         status, text = self.service.call("GET", f"{self.path}/metrics")
         if status != OK:
@@ -93,8 +93,8 @@ class Alertmanager:
         )
         return ended - failed, failed
 
-    def _look_at_delivery(self, receiver: str, before: tuple[float, float] | None) -> None:
-        """See that the receiver has taken the message."""
+    def _check_delivery(self, receiver: str, before: tuple[float, float] | None) -> None:
+        """Check that the receiver has accepted the message."""
         deadline = time.monotonic() + SENT_S
         now = before
         while before is not None and time.monotonic() < deadline:
@@ -102,46 +102,47 @@ class Alertmanager:
             if now is None or now[1] > before[1] or now[0] > before[0]:
                 break
             self.sleep(1.0)
-        words = {"expected": "taken", "device": receiver}
+        fields = {"expected": "accepted", "device": receiver}
         if before is None or now is None:
-            self.judge("message_is_taken", "unknown", **words, found="", reason="Alertmanager did not say", fix=self.fix)
+            self.add_verdict("message_is_delivered", "unknown", **fields, found="", reason=NO_ANSWER, fix=self.fix)
         elif now[1] > before[1] or now[0] <= before[0]:
             found = "refused" if now[1] > before[1] else "not sent"
-            self.judge("message_is_taken", "fail", **words, found=found, fix=f"{self.fix}: it says why; see alertmanager_receivers")
+            fix = f"{self.fix}, which shows the error, and correct alertmanager_receivers"
+            self.add_verdict("message_is_delivered", "fail", **fields, found=found, fix=fix)
         else:
-            self.judge("message_is_taken", "pass", **words, found="taken")
+            self.add_verdict("message_is_delivered", "pass", **fields, found="accepted")
 
-    def look_at_receivers(self, receivers: Sequence[str]) -> None:
-        """See that the stated receivers are in force; without any, nobody is told, which is said and stops nothing."""
+    def check_receivers(self, receivers: Sequence[str]) -> None:
+        """Check that Alertmanager uses the configured receivers; skipped if there is none."""
         if not receivers:
-            reason = "no receiver is stated: nobody is told of any alert"
-            self.judge("receivers", "skipped", expected="", found="", reason=reason, fix="state alertmanager_receivers")
+            reason = "no receiver is configured: alerts are not sent"
+            self.add_verdict("receivers", "skipped", expected="", found="", reason=reason, fix="set alertmanager_receivers")
             return
-        answer = self.answer("receivers")
+        answer = self.read("receivers")
         names = {one["name"] for one in answer or ()} - {NOBODY}
         verdict = "unknown" if answer is None else "pass" if names == {*receivers} else "fail"
-        found = ", ".join(sorted(names))
-        self.judge("receivers", verdict, expected=", ".join(sorted(receivers)), found=found, fix=f"apply again; {self.fix}")
+        fix = f"apply the phase monitoring again; {self.fix}"
+        self.add_verdict("receivers", verdict, expected=", ".join(sorted(receivers)), found=", ".join(sorted(names)), fix=fix)
 
-    def look_at_peers(self, wanted: int) -> None:
-        """See that the hosts of the group know each other; after a start they need some seconds."""
-        if not wanted:
-            self.judge("peers", "skipped", expected="", found="", reason="the group alertmanager has one host", fix="")
+    def check_peers(self, expected: int) -> None:
+        """Check that Alertmanager is connected with the other hosts of the group. Waits, because this takes seconds after a start."""
+        if not expected:
+            self.add_verdict("peers", "skipped", expected="", found="", reason="the group alertmanager has one host", fix="")
             return
         deadline = time.monotonic() + PEERS_S
         while True:
-            cluster = (self.answer("status") or {}).get("cluster")
-            found = len((cluster or {}).get("peers") or ()) - 1  # itself is one of them
-            if cluster is None or found == wanted or time.monotonic() > deadline:
+            cluster = (self.read("status") or {}).get("cluster")
+            found = len((cluster or {}).get("peers") or ()) - 1  # without itself
+            if cluster is None or found == expected or time.monotonic() > deadline:
                 break
             self.sleep(1.0)
-        verdict = "unknown" if cluster is None else "pass" if found == wanted else "fail"
-        fix = f"alertmanager_cluster_port must be open between the hosts of the group, for TCP; {self.fix}"
-        self.judge("peers", verdict, expected=str(wanted), found="" if cluster is None else str(found), fix=fix)
+        verdict = "unknown" if cluster is None else "pass" if found == expected else "fail"
+        fix = f"open alertmanager_cluster_port for TCP between the hosts of the group; {self.fix}"
+        self.add_verdict("peers", verdict, expected=str(expected), found="" if cluster is None else str(found), fix=fix)
 
 
 def main() -> None:
-    """Read the arguments, look, and report verdicts."""
+    """Read the arguments, run the checks and report verdicts."""
     module = AnsibleModule(
         argument_spec={
             **ARGUMENTS,
@@ -152,14 +153,14 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    wanted = module.params
-    service = Service(wanted, "alertmanager")
-    alertmanager = Alertmanager(service, wanted["path"], wanted["unit"], time.sleep)
-    if service.look_at_access(f"{wanted['path']}/metrics", wanted["unit"]):
-        alertmanager.look_at_receivers(wanted["receivers"])
-        alertmanager.look_at_way(wanted["receivers"], send=wanted["send"])
-        alertmanager.look_at_peers(wanted["peers"])
-    service.end(module)
+    params = module.params
+    service = Service(params, "alertmanager")
+    alertmanager = Alertmanager(service, params["path"], params["unit"], time.sleep)
+    if service.check_access(f"{params['path']}/metrics", params["unit"]):
+        alertmanager.check_receivers(params["receivers"])
+        alertmanager.check_routing(params["receivers"], send=params["send"])
+        alertmanager.check_peers(params["peers"])
+    service.finish(module)
 
 
 if __name__ == "__main__":

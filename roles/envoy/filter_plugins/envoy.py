@@ -1,5 +1,5 @@
 # ruff: noqa: INP001 (Ansible loads it by path)
-"""What the role `envoy` decides on the controller: why values or certificates cannot serve, and what Envoy is to be told."""
+"""Check the variables, certificates and files of the role `envoy`, and compute Envoy's configuration. Runs on the controller."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import ansible.module_utils
 
-# The judgement is plain Python beside the role's modules; on the controller, Ansible does not look for it by itself.
-_OWN = str(Path(__file__).resolve().parent.parent / "module_utils")
-if _OWN not in ansible.module_utils.__path__:
-    ansible.module_utils.__path__.append(_OWN)
+# On the controller, Ansible does not add the role's module_utils to its path.
+_MODULE_UTILS = str(Path(__file__).resolve().parent.parent / "module_utils")
+if _MODULE_UTILS not in ansible.module_utils.__path__:
+    ansible.module_utils.__path__.append(_MODULE_UTILS)
 
-from ansible.module_utils import envoy_config, envoy_judge, envoy_values  # noqa: E402 - found only now
+from ansible.module_utils import envoy_config, envoy_findings, envoy_values  # noqa: E402 - needs the path above
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -25,111 +25,111 @@ if TYPE_CHECKING:
     from cryptography import x509
 
 
-def envoy_refusals(stated: Mapping[str, Any]) -> list[str]:
-    """Return a line for everything that the variables have wrong: what, and `Fix:`."""
-    return [f"{one.what}. Fix: {one.fix}" for one in envoy_judge.all_findings(stated)]
+def envoy_problems(variables: Mapping[str, Any]) -> list[str]:
+    """Return a line for each problem of the variables, with its fix."""
+    return [f"{one.what}. Fix: {one.fix}" for one in envoy_findings.all_findings(variables)]
 
 
 def names_for(certificate: str, listeners: Sequence[Mapping[str, Any]], routes: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the names that clients use where a certificate is the only one of its listener: those of the listener, else of its routes."""
-    found: dict[str, None] = {}
-    for listener in envoy_values.full("envoy_listeners", listeners):
+    """Return the names that a certificate must contain: those of listeners that have no other certificate, or of their routes."""
+    names: dict[str, None] = {}
+    for listener in envoy_values.with_defaults("envoy_listeners", listeners):
         if list(listener["certificates"]) != [certificate]:
             continue
-        mine = [route for route in envoy_values.full("envoy_routes", routes) if envoy_values.serves(listener, route)]
-        found.update(dict.fromkeys(listener["names"] or [host for route in mine for host in route["hosts"]]))
-    return list(found)
+        served = [route for route in envoy_values.with_defaults("envoy_routes", routes) if envoy_values.serves(listener, route)]
+        names.update(dict.fromkeys(listener["names"] or [host for route in served for host in route["hosts"]]))
+    return list(names)
 
 
-def envoy_own_names(certificate: str, stated: Mapping[str, Any], of_host: Sequence[str]) -> list[str]:
-    """Return what a certificate of the cluster's authority must name: what clients call its listeners, and the host."""
-    listeners = [{**one, "certificates": [certificate]} for one in stated["envoy_listeners"] if certificate in one.get("certificates", ())]
-    return list(dict.fromkeys([*names_for(certificate, listeners, stated["envoy_routes"]), *filter(None, of_host)]))
+def envoy_certificate_names(certificate: str, variables: Mapping[str, Any], host_names: Sequence[str]) -> list[str]:
+    """Return the names for a certificate of the cluster's authority: those of its listeners, and those of the host."""
+    users = [one for one in variables["envoy_listeners"] if certificate in one.get("certificates", ())]
+    listeners = [{**one, "certificates": [certificate]} for one in users]
+    return list(dict.fromkeys([*names_for(certificate, listeners, variables["envoy_routes"]), *filter(None, host_names)]))
 
 
-def envoy_signed(results: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
-    """Return the certificates that the cluster's authority has signed, as envoy_tls_certificates states given ones."""
+def envoy_signed_certificates(results: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
+    """Return the certificates that the cluster's authority has signed, in the format of envoy_tls_certificates."""
     return [{"name": one["item"], "cert_file": one["cert_file"], "key_file": one["key_file"]} for one in results]
 
 
-def envoy_certificate_refusals(
-    entries: Sequence[Mapping[str, Any]], stated: Mapping[str, Any], certificates: Sequence[str], keys: Sequence[str]
+def envoy_certificate_problems(
+    entries: Sequence[Mapping[str, Any]], variables: Mapping[str, Any], certificates: Sequence[str], keys: Sequence[str]
 ) -> list[str]:
-    """Return why certificates cannot serve; `certificates` and `keys` are the texts of the entries' files, in their order."""
-    found = []
+    """Return the problems of certificates; `certificates` and `keys` are the contents of the entries' files, in their order."""
+    problems = []
     for one, certificate, key in zip(entries, certificates, keys, strict=True):
-        wanted = names_for(one["name"], stated["envoy_listeners"], stated["envoy_routes"])
-        found += certificate_refusals(certificate, key, one["name"], wanted)
-    return found
+        names = names_for(one["name"], variables["envoy_listeners"], variables["envoy_routes"])
+        problems += certificate_problems(certificate, key, one["name"], names)
+    return problems
 
 
 def envoy_tls_files(
     entries: Sequence[Mapping[str, Any]], certificates: Sequence[str], keys: Sequence[str], folder: str
 ) -> list[dict[str, str]]:
-    """Return where each certificate and its key lie on the host, and what is in them: a new pair gets new names."""
-    found = []
+    """Return path and content of each certificate and key on the host. A new pair gets new file names."""
+    files = []
     for one, *texts in zip(entries, certificates, keys, strict=True):
         pair = [f"{text.rstrip()}\n" for text in texts]
         stem = f"{folder}/{one['name']}-{envoy_config.version_of(pair)}"
-        found += [
+        files += [
             {"name": one["name"], "kind": kind, "path": f"{stem}.{end}", "text": text}
             for kind, end, text in zip(("cert", "key"), ("crt", "key"), pair, strict=True)
         ]
-    return found
+    return files
 
 
 def envoy_tls_paths(files: Sequence[Mapping[str, str]]) -> dict[str, dict[str, str]]:
-    """Return by name where a certificate (`cert`) and its key (`key`) lie on the host."""
-    found: dict[str, dict[str, str]] = {}
+    """Return the paths of each certificate (`cert`) and its key (`key`) on the host, by name."""
+    paths: dict[str, dict[str, str]] = {}
     for one in files:
-        found.setdefault(one["name"], {})[one["kind"]] = one["path"]
-    return found
+        paths.setdefault(one["name"], {})[one["kind"]] = one["path"]
+    return paths
 
 
 def envoy_wasm_paths(entries: Sequence[Mapping[str, Any]], folder: str) -> list[str]:
-    """Return where each filter lies on the host, named after its sum: Envoy reads another one only under another name."""
+    """Return the path of each Wasm filter on the host. The name contains the checksum, because Envoy reads a file only once."""
     return [f"{folder}/{one['name']}-{str(one['sha256'])[:16].lower()}.wasm" for one in entries]
 
 
-def certificate_refusals(certificate: str, key: str, name: str, wanted: Sequence[str], now: str = "") -> list[str]:
-    """Return why a certificate cannot serve: not one, not the key's, out of date, or of another name. The key is never quoted.
+def certificate_problems(certificate: str, key: str, name: str, client_names: Sequence[str], now: str = "") -> list[str]:
+    """Return the problems of a certificate: invalid PEM, a key that does not match, its dates, or missing names. Never contains the key.
 
     Args:
-        certificate: PEM, the leaf first.
-        key: Its private key, PEM.
-        name: What envoy_tls_certificates calls it.
-        wanted: Names that clients use.
-        now: The time, ISO 8601; empty = the clock's.
+        certificate: PEM text, the server's certificate first.
+        key: PEM text of the private key.
+        name: Name of the entry in envoy_tls_certificates.
+        client_names: Names that clients use.
+        now: Time in ISO 8601. Empty means the current time.
     """
-    from cryptography import x509  # noqa: PLC0415 - Ansible's own dependency; loaded only where a certificate is
+    from cryptography import x509  # noqa: PLC0415 - a dependency of Ansible; loaded only if there is a certificate
     from cryptography.hazmat.primitives import serialization  # noqa: PLC0415 - the same
 
     try:
         leaf = x509.load_pem_x509_certificates(certificate.encode())[0]
     except ValueError as error:
-        return [f"certificate {name}: its cert_file holds none ({error}). Fix: give a PEM file, the server's certificate first"]
+        return [f"certificate {name}: its cert_file contains no certificate ({error}). Fix: give a PEM file with it, the server's first"]
     try:
         private = serialization.load_pem_private_key(key.encode(), None)
     except (ValueError, TypeError):
-        return [f"certificate {name}: its key_file holds no private key without a passphrase. Fix: give the PEM file of its key"]
+        return [f"certificate {name}: its key_file contains no private key without a passphrase. Fix: give the unencrypted PEM file"]
     form = (serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
-    found = []
+    problems = []
     if private.public_key().public_bytes(*form) != leaf.public_key().public_bytes(*form):
-        found.append(f"certificate {name}: its key_file is the key of another certificate. Fix: give the key that it was made with")
-    moment = datetime.fromisoformat(now) if now else datetime.now(UTC)
-    if leaf.not_valid_after_utc <= moment:
-        found.append(
-            f"certificate {name} expired on {leaf.not_valid_after_utc:%Y-%m-%d %H:%M} UTC. Fix: renew it and put it into its cert_file"
+        problems.append(f"certificate {name}: its key_file is the key of another certificate. Fix: use the key of this certificate")
+    time = datetime.fromisoformat(now) if now else datetime.now(UTC)
+    if leaf.not_valid_after_utc <= time:
+        expired = f"{leaf.not_valid_after_utc:%Y-%m-%d %H:%M}"
+        problems.append(f"certificate {name} expired on {expired} UTC. Fix: renew it and replace its cert_file")
+    if leaf.not_valid_before_utc > time:
+        problems.append(
+            f"certificate {name} is valid from {leaf.not_valid_before_utc:%Y-%m-%d %H:%M} UTC on. Fix: check the clock of the controller"
         )
-    if leaf.not_valid_before_utc > moment:
-        found.append(
-            f"certificate {name} is valid from {leaf.not_valid_before_utc:%Y-%m-%d %H:%M} UTC on. Fix: look at the controller's clock"
-        )
-    has = _names_of(leaf)
-    for missing in [one for one in wanted if not any(_covers(pattern, str(one)) for pattern in has)]:
-        shown = ", ".join(has) or "no name"
-        found.append(f"certificate {name} is for {shown} and not for {missing}. Fix: have one issued for {missing}, or mend the names")
-    return found
+    patterns = _names_of(leaf)
+    for missing in [one for one in client_names if not any(_matches(pattern, str(one)) for pattern in patterns)]:
+        listed = ", ".join(patterns) or "no name"
+        problems.append(f"certificate {name} is for {listed} and not for {missing}. Fix: get one for {missing}, or correct the names")
+    return problems
 
 
 def _names_of(leaf: x509.Certificate) -> list[str]:
@@ -138,12 +138,12 @@ def _names_of(leaf: x509.Certificate) -> list[str]:
     try:
         names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
-        return []  # browsers and Go read no common name any more
+        return []  # browsers and Go ignore the common name
     return [*names.get_values_for_type(x509.DNSName), *(str(one) for one in names.get_values_for_type(x509.IPAddress))]
 
 
-def _covers(pattern: str, name: str) -> bool:
-    """Tell whether a certificate's name is that name: `*` stands for one label (RFC 6125, section 6.4.3)."""
+def _matches(pattern: str, name: str) -> bool:
+    """Return whether a name in a certificate matches a name; `*` stands for one label (RFC 6125, section 6.4.3)."""
     try:
         return ipaddress.ip_address(pattern) == ipaddress.ip_address(name)
     except ValueError:
@@ -153,31 +153,32 @@ def _covers(pattern: str, name: str) -> bool:
     return pattern.startswith("*.") and not name.startswith("*.") and pattern[2:].lower() == name.lower().partition(".")[2]
 
 
-def envoy_file_refusals(entries: Sequence[Mapping[str, Any]], folder: str) -> list[str]:
-    """Return which Wasm filters are not on the controller, or are not what their sum says."""
-    found = []
+def envoy_file_problems(entries: Sequence[Mapping[str, Any]], folder: str) -> list[str]:
+    """Return the Wasm filters that are missing on the controller or have another checksum."""
+    problems = []
     for one in entries:
         path = Path(folder, str(one["file"]))
         if not path.is_file():
-            found.append(f"Wasm filter {one['name']}: {path} is not on the controller. Fix: mend `file`")
+            problems.append(f"Wasm filter {one['name']}: {path} is not on the controller. Fix: correct `file`")
             continue
-        real = hashlib.sha256(path.read_bytes()).hexdigest()
-        if real != str(one["sha256"]).lower():
-            fix = "look where the file comes from, or mend sha256"
-            found.append(f"Wasm filter {one['name']}: the SHA-256 of {path} is {real} and not {one['sha256']}. Fix: {fix}")
-    return found
+        checksum = hashlib.sha256(path.read_bytes()).hexdigest()
+        if checksum != str(one["sha256"]).lower():
+            fix = "replace the file, or correct sha256"
+            problems.append(f"Wasm filter {one['name']}: the SHA-256 of {path} is {checksum} and not {one['sha256']}. Fix: {fix}")
+    return problems
 
 
-def envoy_wishes(stated: Mapping[str, Any], paths: Mapping[str, Any], node: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all that Envoy is told, as JSON texts: what it starts with, the files that it watches, and what it is to check.
+def envoy_render_config(variables: Mapping[str, Any], paths: Mapping[str, Any], node: Mapping[str, Any]) -> dict[str, Any]:
+    """Return Envoy's configuration as JSON texts: its start file, the files that it watches, and all of it as one file to validate.
 
     Args:
-        stated: The role's variables by name.
-        paths: As `make_resources` takes them.
+        variables: The role's variables by name.
+        paths: As for `make_resources`.
         node: `node`, `cluster` and `dynamic_dir` of the host.
     """
-    complete = {name: envoy_values.full(name, value) if name in envoy_values.DEFAULTS else value for name, value in stated.items()}
-    resources = envoy_config.make_resources(complete, paths)
+    defaults = envoy_values.DEFAULTS
+    values = {name: envoy_values.with_defaults(name, value) if name in defaults else value for name, value in variables.items()}
+    resources = envoy_config.make_resources(values, paths)
     bootstrap = envoy_config.make_bootstrap(**node)
     documents = {kind: envoy_config.as_document(kind, resources[kind]) for kind in ("clusters", "listeners")}
     documents |= {f"routes-{name}": envoy_config.as_document("routes", [table]) for name, table in resources["routes"].items()}
@@ -192,10 +193,10 @@ def _text(value: Any) -> str:
     return json.dumps(value, indent=1, sort_keys=True) + "\n"
 
 
-def envoy_checks(stated: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the verification asks of a running gateway: no secret is in it."""
-    routes = envoy_values.full("envoy_routes", stated["envoy_routes"])
-    listeners = envoy_values.full("envoy_listeners", stated["envoy_listeners"])
+def envoy_verification(variables: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the listeners, routes and upstreams for the verification, without secrets."""
+    routes = envoy_values.with_defaults("envoy_routes", variables["envoy_routes"])
+    listeners = envoy_values.with_defaults("envoy_listeners", variables["envoy_listeners"])
     keys = ("name", "hosts", "path", "path_prefix", "upstream", "api_keys", "jwt_provider", "rate_limit", "probe_path")
     return {
         "listeners": [
@@ -207,25 +208,25 @@ def envoy_checks(stated: Mapping[str, Any]) -> dict[str, Any]:
             }
             for one in listeners
         ],
-        "upstreams": [one["name"] for one in stated["envoy_upstreams"]],
+        "upstreams": [one["name"] for one in variables["envoy_upstreams"]],
     }
 
 
 class FilterModule:
-    """What Ansible looks for in a file of filter plugins."""
+    """Ansible finds filters through this class."""
 
     def filters(self) -> dict[str, Callable[..., Any]]:
         """Return the filters by name."""
         names = (
-            "refusals",
-            "certificate_refusals",
-            "file_refusals",
+            "problems",
+            "certificate_problems",
+            "file_problems",
             "tls_files",
             "tls_paths",
             "wasm_paths",
-            "wishes",
-            "checks",
-            "own_names",
-            "signed",
+            "render_config",
+            "verification",
+            "certificate_names",
+            "signed_certificates",
         )
         return {f"envoy_{name}": globals()[f"envoy_{name}"] for name in names}

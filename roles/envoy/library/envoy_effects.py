@@ -1,8 +1,9 @@
 #!/usr/bin/python
-"""Ask a gateway what its clients would see: the Ansible module `envoy_effects`, which changes nothing.
+"""Check routes, redirects, certificates, upstreams, token keys and rate limits of a gateway: the Ansible module `envoy_effects`.
 
-Requests go to the listeners of this host. What a route's upstream answers is not judged, only that it answers. Limits are tried on the
-gateway's own socket, where each answers by itself: the clients of a route lose none of theirs.
+It changes nothing and sends requests to the listeners of this host. It checks that a route's upstream answers, not what it answers.
+Rate limits are tested on a separate socket with separate counters, so that clients lose no requests.
+It is a module of its own because it reports many verdicts, and ansible.builtin.uri cannot choose SNI, sockets and certificates.
 """
 
 from __future__ import annotations
@@ -15,58 +16,58 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.envoy_admin import ASK_S, UnixConnection, read_page
+from ansible.module_utils.envoy_admin import TIMEOUT_S, UnixConnection, read_page
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 SCHEMA = "primus.verdict/1"
 SOURCE = "roles/envoy/meta/argument_specs.yml"
-# A trial of a higher limit takes longer than it is worth.
-MOST_REQUESTS = 2000
+# A test of a higher limit would take too long.
+MAX_REQUESTS = 2000
 CLUSTERS = "`curl --unix-socket /run/envoy/admin.sock http://envoy/clusters` as root"
-AGAIN = "apply the phase gateway again, and see `journalctl -u envoy -n 30`"
-# OpenSSL's numbers, x509_vfy.h: X509_V_FLAG_PARTIAL_CHAIN takes the certificate itself for its authority; and what a check may end with.
+APPLY = "apply the phase gateway again, and read `journalctl -u envoy -n 30`"
+# OpenSSL's x509_vfy.h: X509_V_FLAG_PARTIAL_CHAIN trusts the certificate itself as authority; and error codes.
 PARTIAL_CHAIN = 0x80000
 EXPIRED, NOT_YET, OTHER_NAME, OTHER_ADDRESS = 10, 9, 62, 64
 
 
 class Gateway:
-    """One gateway as its clients see it; verdicts gather in `verdicts`."""
+    """A gateway and its verdicts."""
 
     def __init__(self, host: str) -> None:
-        """Keep whose gateway it is."""
+        """Store the name of the host."""
         self.host = host
         self.verdicts: list[dict[str, Any]] = []
 
-    def judge(self, check: str, verdict: str, *, expected: str, found: str, reason: str = "", fix: str = "") -> None:  # noqa: PLR0913 (the record's fields)
-        """Record one verdict."""
+    def add_verdict(self, check: str, verdict: str, *, expected: str, found: str, reason: str = "", fix: str = "") -> None:  # noqa: PLR0913 (the record's fields)
+        """Add one verdict record."""
         record = {"check": f"envoy.{check}", "host": self.host, "verdict": verdict, "expected": expected, "found": found}
-        bad = {} if verdict == "pass" else {"reason": reason or f"expected {expected}, found {found or 'nothing'}", "fix": fix}
-        self.verdicts.append({**record, **bad, "source": SOURCE, "started": time.time(), "seconds": 0.0, "schema": SCHEMA})
+        problem = {} if verdict == "pass" else {"reason": reason or f"expected {expected}, found {found or 'nothing'}", "fix": fix}
+        self.verdicts.append({**record, **problem, "source": SOURCE, "started": time.time(), "seconds": 0.0, "schema": SCHEMA})
 
 
-def reach(listener: Mapping[str, Any]) -> str:
-    """Return the address at which this host itself reaches a listener."""
-    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(listener["address"], str(listener["address"]))  # noqa: S104 (a listener's own word)
+def local_address(listener: Mapping[str, Any]) -> str:
+    """Return the address at which this host reaches a listener."""
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(listener["address"], str(listener["address"]))  # noqa: S104 (the listener's address)
 
 
 def request(listener: Mapping[str, Any], host: str, path: str) -> tuple[int, dict[str, str]]:
     """Send one GET and return the status and the headers of the answer.
 
     Raises:
-        OSError: nobody answers.
-        http.client.HTTPException: the answer is none of HTTP.
+        OSError: There is no answer.
+        http.client.HTTPException: The answer is not HTTP.
     """
-    address, port = reach(listener), int(listener["port"])
-    plain = socket.create_connection((address, port), timeout=ASK_S)
+    address, port = local_address(listener), int(listener["port"])
+    plain = socket.create_connection((address, port), timeout=TIMEOUT_S)
     try:
         if listener["tls"]:
-            # Which certificate it is, another check judges.
+            # check_certificate checks the certificate.
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
             context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
             plain = context.wrap_socket(plain, server_hostname=host or None)
-        connection = http.client.HTTPConnection(address, port, timeout=ASK_S)
+        connection = http.client.HTTPConnection(address, port, timeout=TIMEOUT_S)
         connection.sock = plain
         connection.putrequest("GET", path, skip_host=True, skip_accept_encoding=True)
         connection.putheader("Host", host or address)
@@ -78,279 +79,283 @@ def request(listener: Mapping[str, Any], host: str, path: str) -> tuple[int, dic
         plain.close()
 
 
-def name_for(route: Mapping[str, Any]) -> str:
-    """Return a name by which a client would ask; a wildcard stands for any label.
+def request_host(route: Mapping[str, Any]) -> str:
+    """Return a host name for requests to a route, with `verify` in place of a wildcard.
 
-    A route for every name is asked by none: at a name of another route, that one could answer.
+    It is empty for a route for every name, because with a host name another route could answer.
     """
     return str((route["hosts"] or [""])[0]).replace("*", "verify")
 
 
-def look_at_routes(
+def check_routes(
     gateway: Gateway, listener: Mapping[str, Any], healthy: Mapping[str, tuple[int, int]], ask: Callable[..., Any] = request
 ) -> None:
-    """See that each route leads to its upstream, or asks for what it should ask for."""
+    """Check that each route reaches its upstream, or requires a key or token."""
     for route in listener["routes"]:
         path = route["probe_path"] or route["path"] or route["path_prefix"]
         check = f"{listener['name']}.{route['name']}"
-        closed = bool(route["api_keys"] or route["jwt_provider"])
-        expected = "401 without a key or token" if closed else "an answer of its upstream"
+        restricted = bool(route["api_keys"] or route["jwt_provider"])
+        expected = "401 without a key or token" if restricted else "an answer of its upstream"
         try:
-            status, headers = ask(listener, name_for(route), path)
+            status, headers = ask(listener, request_host(route), path)
         except (OSError, http.client.HTTPException) as error:
-            gateway.judge(check, "fail", expected=expected, found="", reason=f"port {listener['port']} does not answer: {error}", fix=AGAIN)
+            gateway.add_verdict(
+                check, "fail", expected=expected, found="", reason=f"port {listener['port']} does not answer: {error}", fix=APPLY
+            )
             continue
-        if closed:
+        if restricted:
             verdict = "pass" if status == http.client.UNAUTHORIZED else "fail"
-            gateway.judge(check, verdict, expected=expected, found=str(status), fix=AGAIN)
+            gateway.add_verdict(check, verdict, expected=expected, found=str(status), fix=APPLY)
         elif "x-envoy-upstream-service-time" in headers:
-            gateway.judge(check, "pass", expected=expected, found=f"{status} of {route['upstream']}")
+            gateway.add_verdict(check, "pass", expected=expected, found=f"{status} of {route['upstream']}")
         elif status == http.client.TOO_MANY_REQUESTS and route["rate_limit"]:
-            gateway.judge(
+            gateway.add_verdict(
                 check,
                 "unknown",
                 expected=expected,
                 found=str(status),
-                reason="its clients have used up its limit",
+                reason="its clients have reached the rate limit",
                 fix="verify again later",
             )
         elif healthy.get(route["upstream"], (0, 0))[0] == 0:
-            reason = f"no endpoint of {route['upstream']} is healthy, so where requests go cannot be seen"
-            gateway.judge(
-                check, "unknown", expected=expected, found=str(status), reason=reason, fix=f"start what {route['upstream']} stands for"
+            reason = f"no endpoint of {route['upstream']} is healthy, so the route cannot be checked"
+            gateway.add_verdict(
+                check, "unknown", expected=expected, found=str(status), reason=reason, fix=f"start the service {route['upstream']}"
             )
         else:
-            gateway.judge(check, "fail", expected=expected, found=f"{status} of the gateway", fix=AGAIN)
+            gateway.add_verdict(check, "fail", expected=expected, found=f"{status} of the gateway", fix=APPLY)
 
 
-def look_at_redirect(gateway: Gateway, listener: Mapping[str, Any], ask: Callable[..., Any] = request) -> None:
-    """See that a plain listener sends clients to https."""
+def check_redirect(gateway: Gateway, listener: Mapping[str, Any], ask: Callable[..., Any] = request) -> None:
+    """Check that a redirecting listener sends clients to https."""
     try:
         status, headers = ask(listener, str((listener["names"] or [""])[0]), "/")
     except (OSError, http.client.HTTPException) as error:
-        gateway.judge(f"{listener['name']}.redirect", "fail", expected="301 to https", found="", reason=str(error), fix=AGAIN)
+        gateway.add_verdict(f"{listener['name']}.redirect", "fail", expected="301 to https", found="", reason=str(error), fix=APPLY)
         return
     found = f"{status} {headers.get('location', '')}".strip()
-    gateway.judge(
+    gateway.add_verdict(
         f"{listener['name']}.redirect",
         "pass" if found.startswith("301 https://") else "fail",
         expected="301 to https",
         found=found,
-        fix=AGAIN,
+        fix=APPLY,
     )
 
 
 def served_certificate(listener: Mapping[str, Any], name: str) -> bytes:
-    """Return the certificate that a client is shown who asks for a name, DER.
+    """Return the certificate for a server name, DER.
 
     Raises:
-        OSError: there is no TLS.
+        OSError: The listener does not speak TLS.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    plain = socket.create_connection((reach(listener), int(listener["port"])), timeout=ASK_S)
+    plain = socket.create_connection((local_address(listener), int(listener["port"])), timeout=TIMEOUT_S)
     with plain, context.wrap_socket(plain, server_hostname=name or None) as secured:
         return secured.getpeercert(binary_form=True) or b""
 
 
-def verify_certificate(listener: Mapping[str, Any], name: str, shown: bytes) -> dict[str, Any]:
-    """Verify as a client does that trusts this very certificate: its dates, and the name where one is asked for; return what is in it.
+def verify_certificate(listener: Mapping[str, Any], name: str, trusted: bytes) -> dict[str, Any]:
+    """Check dates and name like a client that trusts this certificate, and return its fields.
 
     Raises:
-        ssl.SSLCertVerificationError: it cannot serve.
-        OSError: there is no TLS.
+        ssl.SSLCertVerificationError: A client would reject it.
+        OSError: The listener does not speak TLS.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = bool(name)
     context.verify_flags |= PARTIAL_CHAIN
-    context.load_verify_locations(cadata=ssl.DER_cert_to_PEM_cert(shown))
-    plain = socket.create_connection((reach(listener), int(listener["port"])), timeout=ASK_S)
+    context.load_verify_locations(cadata=ssl.DER_cert_to_PEM_cert(trusted))
+    plain = socket.create_connection((local_address(listener), int(listener["port"])), timeout=TIMEOUT_S)
     with plain, context.wrap_socket(plain, server_hostname=name or None) as secured:
         return dict(secured.getpeercert() or {})
 
 
-def look_at_certificate(gateway: Gateway, listener: Mapping[str, Any], least_days: int) -> None:
-    """See that the certificate is in date, will be for a while, and is that of every name that clients use."""
-    renew = "renew it, put it into its cert_file and key_file, and apply the phase gateway: nobody is cut off"
+def check_certificate(gateway: Gateway, listener: Mapping[str, Any], min_days: int) -> None:
+    """Check that the certificate is valid for `min_days` more days, and for every name that clients use."""
+    renew = "renew it, replace its cert_file and key_file, and apply the phase gateway; no connection is closed"
     for name in [str(one).replace("*", "verify") for one in listener["names"]] or [""]:
         check = f"{listener['name']}.certificate" + (f".{name}" if name else "")
-        expected = f"valid for {least_days} days or more" + (f", for {name}" if name else "")
+        expected = f"valid for {min_days} days or more" + (f", for {name}" if name else "")
         try:
             facts = verify_certificate(listener, name, served_certificate(listener, name))
         except ssl.SSLCertVerificationError as error:
-            words = {
+            reasons = {
                 EXPIRED: "it has expired",
                 NOT_YET: "it is not valid yet",
                 OTHER_NAME: f"it is not for {name}",
                 OTHER_ADDRESS: f"it is not for {name}",
             }
-            fix = f"have one issued for {name}, and apply the phase gateway" if error.verify_code in (OTHER_NAME, OTHER_ADDRESS) else renew
-            gateway.judge(
+            fix = f"get one for {name}, and apply the phase gateway" if error.verify_code in (OTHER_NAME, OTHER_ADDRESS) else renew
+            gateway.add_verdict(
                 check,
                 "fail",
                 expected=expected,
                 found=error.verify_message,
-                reason=words.get(error.verify_code, error.verify_message),
+                reason=reasons.get(error.verify_code, error.verify_message),
                 fix=fix,
             )
             continue
         except OSError as error:
-            gateway.judge(check, "fail", expected=expected, found="", reason=f"port {listener['port']} speaks no TLS: {error}", fix=AGAIN)
+            gateway.add_verdict(
+                check, "fail", expected=expected, found="", reason=f"port {listener['port']} does not speak TLS: {error}", fix=APPLY
+            )
             continue
         left_days = int((ssl.cert_time_to_seconds(facts["notAfter"]) - time.time()) // 86400)
-        verdict = "pass" if left_days >= least_days else "fail"
+        verdict = "pass" if left_days >= min_days else "fail"
         found = f"until {facts['notAfter']}"
-        gateway.judge(check, verdict, expected=expected, found=found, reason=f"it expires in {left_days} days", fix=renew)
+        gateway.add_verdict(check, verdict, expected=expected, found=found, reason=f"it expires in {left_days} days", fix=renew)
 
 
-def health_of(answer: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
-    """Return for each upstream how many of its endpoints are healthy, and how many there are, out of /clusters?format=json."""
-    found = {}
+def endpoint_health(answer: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
+    """Return the numbers of healthy and of all endpoints of each upstream, from /clusters?format=json."""
+    health = {}
     for one in answer.get("cluster_statuses", ()):
         states = [end.get("health_status", {}) for end in one.get("host_statuses", ())]
-        good = [
+        healthy = [
             state for state in states if state.get("eds_health_status") == "HEALTHY" and not any(key.startswith("failed_") for key in state)
         ]
-        found[one["name"]] = (len(good), len(states))
-    return found
+        health[one["name"]] = (len(healthy), len(states))
+    return health
 
 
-def look_at_upstreams(gateway: Gateway, upstreams: list[str], healthy: Mapping[str, tuple[int, int]]) -> None:
-    """See that each upstream has an endpoint that answers; those that were ejected are named by their number."""
+def check_upstreams(gateway: Gateway, upstreams: list[str], healthy: Mapping[str, tuple[int, int]]) -> None:
+    """Check that each upstream has a healthy endpoint."""
     for name in upstreams:
-        good, everybody = healthy.get(name, (0, 0))
-        fix = f"start the service {name}; an endpoint that answers again is used again (see {CLUSTERS})"
+        good, all_endpoints = healthy.get(name, (0, 0))
+        fix = f"start the service {name}; Envoy uses an endpoint again as soon as it answers ({CLUSTERS} shows it)"
         verdict = "unknown" if name not in healthy else "pass" if good else "fail"
-        reason = "the gateway does not know it yet" if name not in healthy else "every endpoint is ejected: its requests end in 503"
-        gateway.judge(
-            f"upstream.{name}", verdict, expected="an endpoint that is healthy", found=f"{good} of {everybody}", reason=reason, fix=fix
+        reason = "Envoy does not have it yet" if name not in healthy else "every endpoint is ejected, so its requests get 503"
+        gateway.add_verdict(
+            f"upstream.{name}", verdict, expected="a healthy endpoint", found=f"{good} of {all_endpoints}", reason=reason, fix=fix
         )
 
 
 def counters_of(answer: Mapping[str, Any]) -> dict[str, int]:
-    """Return Envoy's counters by name out of /stats?format=json, which has histograms beside them."""
+    """Return Envoy's counters by name from /stats?format=json, without histograms."""
     return {str(one["name"]): int(one["value"]) for one in answer.get("stats", ()) if isinstance(one.get("value"), int)}
 
 
-def tries_of(answer: Mapping[str, Any], cluster: str) -> tuple[int, int]:
-    """Return how many requests the present endpoints of a cluster have answered, and how many failed, out of /clusters?format=json."""
+def request_counts(answer: Mapping[str, Any], cluster: str) -> tuple[int, int]:
+    """Return the numbers of answered and failed requests of a cluster's current endpoints, from /clusters?format=json."""
     hosts = [host for one in answer.get("cluster_statuses", ()) if one["name"] == cluster for host in one.get("host_statuses", ())]
-    seen = [(stat["name"], int(stat.get("value", 0))) for host in hosts for stat in host.get("stats", ())]
-    return sum(value for name, value in seen if name == "rq_success"), sum(value for name, value in seen if name == "rq_error")
+    values = [(stat["name"], int(stat.get("value", 0))) for host in hosts for stat in host.get("stats", ())]
+    return sum(value for name, value in values if name == "rq_success"), sum(value for name, value in values if name == "rq_error")
 
 
-def judge_keys(name: str, counted: Mapping[str, int], tries: tuple[int, int], unread: int) -> tuple[str, str]:
-    """Return the verdict about a provider's keys, and what was found; `unread` answers were no keys, of whichever provider."""
-    of = {word: counted.get(f"cluster.jwks_{name}.upstream_{word}", 0) for word in ("rq_2xx", "rq_completed", "cx_none_healthy")}
-    answered, failed = tries
+def keys_verdict(name: str, counters: Mapping[str, int], requests: tuple[int, int], invalid: int) -> tuple[str, str]:
+    """Return the verdict on a provider's keys, and what was found; `invalid` answers of all providers together contained no keys."""
+    own = {word: counters.get(f"cluster.jwks_{name}.upstream_{word}", 0) for word in ("rq_2xx", "rq_completed", "cx_none_healthy")}
+    answered, failed = requests
     if failed and not answered:
-        return "fail", f"{failed} requests found nobody who answers"
-    if not of["rq_2xx"]:
-        found = "its name is not found" if of["cx_none_healthy"] else f"{of['rq_completed']} answers, each with an error"
-        return ("fail", found) if of["rq_completed"] else ("unknown", "nobody has asked for them yet")
-    if not total(counted, "jwks_fetch_success"):
-        return "fail", f"{of['rq_2xx']} answers, none with keys"
-    return (
-        ("unknown", f"{unread} answers, of it or of others, were no keys") if unread > 0 else ("pass", f"{of['rq_2xx']} answers with keys")
-    )
+        return "fail", f"{failed} requests were not answered"
+    if not own["rq_2xx"]:
+        found = "its name does not resolve" if own["cx_none_healthy"] else f"{own['rq_completed']} answers, each with an error"
+        return ("fail", found) if own["rq_completed"] else ("unknown", "not requested yet")
+    if not counter_sum(counters, "jwks_fetch_success"):
+        return "fail", f"{own['rq_2xx']} answers, none with keys"
+    if invalid > 0:
+        return "unknown", f"{invalid} answers, of this or other providers, contained no keys"
+    return "pass", f"{own['rq_2xx']} answers with keys"
 
 
-def total(counted: Mapping[str, int], word: str) -> int:
-    """Return the sum of a counter over all listeners, each of which fetches for itself, or over the clusters of all providers."""
-    return sum(value for name, value in counted.items() if name.endswith(f".{word}") and ".internal." not in name)
+def counter_sum(counters: Mapping[str, int], word: str) -> int:
+    """Return the sum of a counter over all listeners, which fetch keys separately, or over the clusters of all providers."""
+    return sum(value for name, value in counters.items() if name.endswith(f".{word}") and ".internal." not in name)
 
 
-def look_at_keys(gateway: Gateway, providers: list[str], clusters: Mapping[str, Any], stats: Mapping[str, Any]) -> None:
-    """See that the keys of each provider that names a URL were fetched: without them every token is refused, as without a token.
+def check_keys(gateway: Gateway, providers: list[str], clusters: Mapping[str, Any], stats: Mapping[str, Any]) -> None:
+    """Check that the keys of each provider with a URL were fetched. Without them every token is refused, as is a missing one.
 
-    A listener counts what it fetched from all providers together, and a provider's cluster what it was answered: what failed without an
-    error in the answer was an answer that is no set of keys.
+    A listener counts failed fetches from all providers together, and a provider's cluster counts answers by status. So a failed fetch
+    without an error status is an answer that is not a key set.
     """
-    counted = counters_of(stats)
-    errors = total(counted, "upstream_rq_completed") - total(counted, "upstream_rq_2xx")
-    unread = total(counted, "jwks_fetch_failed") - errors
+    counters = counters_of(stats)
+    errors = counter_sum(counters, "upstream_rq_completed") - counter_sum(counters, "upstream_rq_2xx")
+    invalid = counter_sum(counters, "jwks_fetch_failed") - errors
     for name in providers:
-        # ":" is no character of a counter's name.
-        verdict, found = judge_keys(name, counted, tries_of(clusters, f"jwks:{name}"), unread)
-        fix = f"mend jwks_url of {name}, or the way there (name, proxy, firewall, certificate); see `journalctl -u envoy -n 30`"
-        gateway.judge(f"keys.{name}", verdict, expected="keys that were fetched", found=found, fix=fix)
+        # Counter names have "_" instead of ":".
+        verdict, found = keys_verdict(name, counters, request_counts(clusters, f"jwks:{name}"), invalid)
+        fix = f"correct jwks_url of {name}, or the network path to it (DNS, proxy, firewall, certificate); read `journalctl -u envoy -n 30`"
+        gateway.add_verdict(f"keys.{name}", verdict, expected="fetched keys", found=found, fix=fix)
 
 
-def try_limit(path: str, route: str, most: int) -> tuple[int, dict[str, str]]:
-    """Send requests until one is refused, and return how many were let through and the headers of the refusal.
+def send_until_limited(path: str, route: str, max_requests: int) -> tuple[int, dict[str, str]]:
+    """Send requests until one gets 429; return the number of accepted requests and the headers of that answer.
 
     Raises:
-        OSError: nobody answers.
-        http.client.HTTPException: the answer is none of HTTP.
+        OSError: There is no answer.
+        http.client.HTTPException: The answer is not HTTP.
     """
     connection = UnixConnection(path)
-    for passed in range(most):
+    for passed in range(max_requests):
         connection.request("GET", "/", headers={"Host": route})
         answer = connection.getresponse()
         answer.read()
         if answer.status == http.client.TOO_MANY_REQUESTS:
             return passed, {name.lower(): value for name, value in answer.getheaders()}
         if answer.status != http.client.OK:
-            raise OSError(f"the trial of {route} answers {answer.status}")
-    return most, {}
+            raise OSError(f"the test of {route} answers {answer.status}")
+    return max_requests, {}
 
 
-def look_at_limits(gateway: Gateway, listeners: list[Mapping[str, Any]], path: str, trial: Callable[..., Any] = try_limit) -> None:
-    """See that a request beyond the limit is answered with 429 and told when to come back."""
+def check_limits(gateway: Gateway, listeners: list[Mapping[str, Any]], path: str, send: Callable[..., Any] = send_until_limited) -> None:
+    """Check that a request above the limit gets 429 with a retry-after header."""
     limited = {route["name"]: route["rate_limit"] for one in listeners for route in one["routes"] if route["rate_limit"]}
     for name, limit in limited.items():
         expected = f"429 beyond {limit['requests']} requests in {limit['per_s']} s"
-        # What comes back while the trial lasts is let through too.
-        most = limit["requests"] + max(2, int(ASK_S * limit["requests"] / limit["per_s"]))
-        if most > MOST_REQUESTS:
-            reason = f"reaching it takes more than {MOST_REQUESTS} requests"
-            gateway.judge(f"limit.{name}", "skipped", expected=expected, found="", reason=reason, fix="")
+        # Tokens that are refilled during the test admit further requests.
+        max_requests = limit["requests"] + max(2, int(TIMEOUT_S * limit["requests"] / limit["per_s"]))
+        if max_requests > MAX_REQUESTS:
+            reason = f"the test needs more than {MAX_REQUESTS} requests"
+            gateway.add_verdict(f"limit.{name}", "skipped", expected=expected, found="", reason=reason, fix="")
             continue
         try:
-            passed, headers = trial(path, name, most)
+            passed, headers = send(path, name, max_requests)
         except (OSError, http.client.HTTPException) as error:
-            gateway.judge(f"limit.{name}", "unknown", expected=expected, found="", reason=f"{path}: {error}", fix=AGAIN)
+            gateway.add_verdict(f"limit.{name}", "unknown", expected=expected, found="", reason=f"{path}: {error}", fix=APPLY)
             continue
         verdict = "pass" if headers.get("retry-after") else "fail"
-        found = f"429 after {passed}" if headers else f"{passed} were let through"
-        gateway.judge(f"limit.{name}", verdict, expected=expected, found=found, fix=AGAIN)
+        found = f"429 after {passed}" if headers else f"{passed} were accepted"
+        gateway.add_verdict(f"limit.{name}", verdict, expected=expected, found=found, fix=APPLY)
 
 
 def main() -> None:
-    """Read the arguments, look, and report verdicts."""
+    """Read the arguments, run the checks and report verdicts."""
     module = AnsibleModule(
         argument_spec={
             "host": {"type": "str", "required": True},
             "admin_socket": {"type": "path", "required": True},
             "trial_socket": {"type": "path", "required": True},
-            "least_days": {"type": "int", "required": True},
+            "min_days": {"type": "int", "required": True},
             "listeners": {"type": "list", "elements": "dict", "required": True},
             "upstreams": {"type": "list", "elements": "str", "required": True},
             "key_sets": {"type": "list", "elements": "str", "required": True},
         },
         supports_check_mode=True,
     )
-    wanted = module.params
-    gateway = Gateway(wanted["host"])
+    params = module.params
+    gateway = Gateway(params["host"])
     healthy: dict[str, tuple[int, int]] = {}
     try:
-        clusters = read_page(wanted["admin_socket"], "/clusters?format=json")
-        stats = read_page(wanted["admin_socket"], "/stats?filter=jwks&format=json") if wanted["key_sets"] else {}
-        healthy = health_of(clusters)
+        clusters = read_page(params["admin_socket"], "/clusters?format=json")
+        stats = read_page(params["admin_socket"], "/stats?filter=jwks&format=json") if params["key_sets"] else {}
+        healthy = endpoint_health(clusters)
     except (OSError, ValueError) as error:
-        reason = f"{wanted['admin_socket']}: {error}"
-        gateway.judge("admin", "fail", expected="an answer on the admin socket", found="", reason=reason, fix=AGAIN)
+        reason = f"{params['admin_socket']}: {error}"
+        gateway.add_verdict("admin", "fail", expected="an answer on the admin socket", found="", reason=reason, fix=APPLY)
     else:
-        look_at_upstreams(gateway, wanted["upstreams"], healthy)
-        look_at_keys(gateway, wanted["key_sets"], clusters, stats)
-    for listener in wanted["listeners"]:
+        check_upstreams(gateway, params["upstreams"], healthy)
+        check_keys(gateway, params["key_sets"], clusters, stats)
+    for listener in params["listeners"]:
         if listener["https_redirect"]:
-            look_at_redirect(gateway, listener)
+            check_redirect(gateway, listener)
             continue
         if listener["tls"]:
-            look_at_certificate(gateway, listener, wanted["least_days"])
-        look_at_routes(gateway, listener, healthy)
-    look_at_limits(gateway, wanted["listeners"], wanted["trial_socket"])
+            check_certificate(gateway, listener, params["min_days"])
+        check_routes(gateway, listener, healthy)
+    check_limits(gateway, params["listeners"], params["trial_socket"])
     result = {"changed": False, "verdicts": gateway.verdicts, "stdout": json.dumps({"verdicts": gateway.verdicts})}
     failed = [f"{record['check']}: {record['reason']}. Fix: {record['fix']}" for record in gateway.verdicts if record["verdict"] == "fail"]
     if failed:

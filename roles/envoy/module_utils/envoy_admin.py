@@ -1,5 +1,5 @@
 # ruff: noqa: INP001 - Ansible gives it its package: ansible.module_utils
-"""Sends HTTP requests to Envoy's Unix sockets: the admin interface, and the listener on which limits are tried."""
+"""Send HTTP requests to Envoy's Unix sockets: the admin interface, and the listener for tests of rate limits."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import json
 import socket
 from typing import Any
 
-ASK_S = 20.0
-# A configuration with many certificates is a few MiB.
+TIMEOUT_S = 20.0
+# A configuration with many certificates has a few MiB.
 MAX_BYTES = 64 << 20
 
 
 class UnixConnection(http.client.HTTPConnection):
     """HTTP over a Unix socket."""
 
-    def __init__(self, path: str, timeout_s: float = ASK_S) -> None:
-        """Keep the path of the socket."""
+    def __init__(self, path: str, timeout_s: float = TIMEOUT_S) -> None:
+        """Store the path of the socket."""
         super().__init__("envoy", timeout=timeout_s)
         self.path, self.timeout_s = path, timeout_s
 
@@ -32,12 +32,12 @@ def read_page(path: str, page: str) -> Any:
     """Return the JSON of a page of the admin interface.
 
     Args:
-        path: of the admin socket.
-        page: begins with a slash, for example `/config_dump`.
+        path: Path of the admin socket.
+        page: Path of the page, for example `/config_dump`.
 
     Raises:
-        OSError: Nothing answers on the socket, or the answer is an error or no HTTP.
-        ValueError: The answer is no JSON, or larger than `MAX_BYTES`.
+        OSError: Nothing answers on the socket, or the answer is an error or not HTTP.
+        ValueError: The answer is not JSON, or larger than `MAX_BYTES`.
     """
     connection = UnixConnection(path)
     try:

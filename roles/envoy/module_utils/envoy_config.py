@@ -1,7 +1,7 @@
 # ruff: noqa: INP001 - Ansible gives it its package: ansible.module_utils
-"""From what a site states about its gateway to Envoy's v3 configuration: pure functions, data in, data out.
+"""Compute Envoy's v3 configuration from the variables of the role. Only pure functions.
 
-Messages and fields: https://www.envoyproxy.io/docs/envoy/latest/api-v3/api. Values for a gateway that strangers reach:
+Messages and fields: https://www.envoyproxy.io/docs/envoy/latest/api-v3/api. Values for a public gateway:
 https://www.envoyproxy.io/docs/envoy/latest/configuration/best_practices/edge.
 """
 
@@ -18,22 +18,22 @@ from ansible.module_utils.envoy_values import BUFFER_BYTES, CLIENT_HEADER, HTTP,
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-# Each route with a limit answers on this socket by itself, so that root can try the limit without its clients or upstream.
+# On this socket each route with a rate limit has its own counter, so that root can test the limit without clients and upstream.
 TRIAL_SOCKET = "/run/envoy/trial.sock"
-# The admin interface shows routes, certificates and the addresses of clients. A loopback port would show them to every account of the host.
+# The admin interface shows routes, certificates and client addresses. On a loopback port every account of the host could read it.
 ADMIN_SOCKET = "/run/envoy/admin.sock"
-# Only Envoy and root connect. The folder has mode 0700 as well: Envoy sets the mode of a socket after it has made it.
+# Only Envoy and root may connect. The folder has mode 0700 too, because Envoy sets the mode of a socket after creating it.
 _SOCKET_MODE = 0o600
-# Values of the page on gateways that strangers reach, named above.
-_MOST_STREAMS = 100
+# From the page on public gateways named above.
+_MAX_STREAMS = 100
 _STREAM_WINDOW_BYTES = 65536
 _CONNECTION_WINDOW_BYTES = 1048576
-_MOST_CONNECTIONS = 50000
+_MAX_CONNECTIONS = 50000
 _TEXT_LOG = (
     "[%START_TIME%] %DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT% %REQ(:METHOD)% %REQ(:AUTHORITY)% %PATH(NQ:ORIG_OR_PATH)% %RESPONSE_CODE% "
     "%RESPONSE_FLAGS% %BYTES_RECEIVED% %BYTES_SENT% %DURATION% %ROUTE_NAME% %UPSTREAM_HOST%\n"
 )
-# Without the query, which may hold secrets.
+# Without the query string, which may contain secrets.
 _JSON_LOG = {
     "time": "%START_TIME%",
     "client_address": "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%",
@@ -58,8 +58,8 @@ _JSON_LOG = {
 def _access_log(kind: str, path: str) -> list[dict[str, Any]]:
     if kind == "off":
         return []
-    shape: dict[str, Any] = {"json_format": _JSON_LOG} if kind == "json" else {"text_format_source": {"inline_string": _TEXT_LOG}}
-    config = typed("envoy.extensions.access_loggers.file.v3.FileAccessLog", path=path, log_format=shape)
+    log_format: dict[str, Any] = {"json_format": _JSON_LOG} if kind == "json" else {"text_format_source": {"inline_string": _TEXT_LOG}}
+    config = typed("envoy.extensions.access_loggers.file.v3.FileAccessLog", path=path, log_format=log_format)
     return [{"name": "envoy.access_loggers.file", "typed_config": config}]
 
 
@@ -68,14 +68,14 @@ def _keys_filter(header: str, keys: Mapping[str, str]) -> dict[str, Any]:
         f"{HTTP}.api_key_auth.v3.ApiKeyAuth",
         credentials=[{"key": key, "client": client} for client, key in sorted(keys.items())],
         key_sources=[{"header": header}],
-        # The upstream learns who asks, and not the key.
+        # The upstream gets the name of the client, but not the key.
         forwarding={"header": CLIENT_HEADER, "hide_credentials": True},
     )
     return http_filter(KEYS, config, disabled=True)
 
 
 def _jwt_filter(providers: Iterable[Mapping[str, Any]], jwks: Mapping[str, str]) -> dict[str, Any]:
-    made: dict[str, Any] = {}
+    entries: dict[str, Any] = {}
     for one in providers:
         source: dict[str, Any] = (
             {"local_jwks": {"inline_string": jwks[one["name"]]}}
@@ -88,11 +88,11 @@ def _jwt_filter(providers: Iterable[Mapping[str, Any]], jwks: Mapping[str, str])
                 }
             }
         )
-        made[one["name"]] = {"issuer": one["issuer"], "audiences": list(one["audiences"]), "require_expiration": True, **source}
+        entries[one["name"]] = {"issuer": one["issuer"], "audiences": list(one["audiences"]), "require_expiration": True, **source}
     config = typed(
         f"{HTTP}.jwt_authn.v3.JwtAuthentication",
-        providers=made,
-        requirement_map={name: {"provider_name": name} for name in made},
+        providers=entries,
+        requirement_map={name: {"provider_name": name} for name in entries},
     )
     return http_filter(JWT, config, disabled=True)
 
@@ -140,31 +140,31 @@ def _chain(listener: Mapping[str, Any], manager: Mapping[str, Any], certificates
 
 
 def make_listener(
-    listener: Mapping[str, Any], stated: Mapping[str, Any], paths: Mapping[str, Any], route_source: Mapping[str, Any]
+    listener: Mapping[str, Any], values: Mapping[str, Any], paths: Mapping[str, Any], route_source: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return a listener: what comes in, in which order it is judged, and where its routes are found."""
+    """Return a listener with its filters in order and the source of its routes."""
     filters = [_limit_filter(), _router()]
-    if stated["envoy_jwt_providers"]:
-        filters.insert(0, _jwt_filter(stated["envoy_jwt_providers"], paths["jwks"]))
-    if stated["envoy_api_keys"]:
-        filters.insert(0, _keys_filter(stated["envoy_api_key_header"], stated["envoy_api_keys"]))
-    for one in stated["envoy_wasm_filters"]:
+    if values["envoy_jwt_providers"]:
+        filters.insert(0, _jwt_filter(values["envoy_jwt_providers"], paths["jwks"]))
+    if values["envoy_api_keys"]:
+        filters.insert(0, _keys_filter(values["envoy_api_key_header"], values["envoy_api_keys"]))
+    for one in values["envoy_wasm_filters"]:
         if not one["listeners"] or listener["name"] in one["listeners"]:
             filters.insert(-1, _wasm_filter(one, paths["wasm"][one["name"]]))
     manager = _http_manager(
         stat_prefix=listener["name"],
-        access_log=_access_log(stated["envoy_access_log"], paths["access_log"]),
+        access_log=_access_log(values["envoy_access_log"], paths["access_log"]),
         use_remote_address=True,
         normalize_path=True,
         merge_slashes=True,
         path_with_escaped_slashes_action="UNESCAPE_AND_REDIRECT",
         common_http_protocol_options={"idle_timeout": "3600s"},
         http2_protocol_options={
-            "max_concurrent_streams": _MOST_STREAMS,
+            "max_concurrent_streams": _MAX_STREAMS,
             "initial_stream_window_size": _STREAM_WINDOW_BYTES,
             "initial_connection_window_size": _CONNECTION_WINDOW_BYTES,
         },
-        # The header says whom a key belongs to: what a client writes there itself goes before anything reads it.
+        # This header contains the name of the key's client. Remove it from requests before any filter reads it.
         early_header_mutation_extensions=[
             {
                 "name": "envoy.http.early_header_mutation.header_mutation",
@@ -195,7 +195,7 @@ def _inspector() -> dict[str, Any]:
 
 
 def make_trial(routes: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the listener of the host's own: for each route with a limit a name whose requests are counted alike and answered here."""
+    """Return the listener for tests of rate limits: one host name per limited route, with its limit and a direct answer."""
     hosts = [
         {
             "name": route["name"],
@@ -222,37 +222,37 @@ def make_trial(routes: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def make_resources(stated: Mapping[str, Any], paths: Mapping[str, Any]) -> dict[str, Any]:
-    """Return clusters, listeners and route tables, as Envoy reads them from files.
+def make_resources(values: Mapping[str, Any], paths: Mapping[str, Any]) -> dict[str, Any]:
+    """Return clusters, listeners and route tables for Envoy's files.
 
     Args:
-        stated: The role's variables by name, entries complete (`full`).
-        paths: Where files lie on the host (`tls`, `wasm`, `access_log`, `routes_dir`, `system_ca_file`); contents by name (`jwks`, `ca`).
+        values: The role's variables by name, with the defaults of their entries (`with_defaults`).
+        paths: Paths on the host (`tls`, `wasm`, `access_log`, `routes_dir`, `system_ca_file`), and file contents by name (`jwks`, `ca`).
     """
     clusters = [
         make_cluster(one, ca_text=paths["ca"].get(one["name"], ""), system_ca_file=paths["system_ca_file"])
-        for one in stated["envoy_upstreams"]
+        for one in values["envoy_upstreams"]
     ]
     clusters += [
-        jwks_cluster(one["name"], one["jwks_url"], paths["system_ca_file"]) for one in stated["envoy_jwt_providers"] if one["jwks_url"]
+        jwks_cluster(one["name"], one["jwks_url"], paths["system_ca_file"]) for one in values["envoy_jwt_providers"] if one["jwks_url"]
     ]
-    clients = sorted(stated["envoy_api_keys"])
-    tls_port = next((one["port"] for one in stated["envoy_listeners"] if one["tls"]), 443)
-    tables = {one["name"]: make_routes(one, stated["envoy_routes"], clients, tls_port=tls_port) for one in stated["envoy_listeners"]}
+    clients = sorted(values["envoy_api_keys"])
+    tls_port = next((one["port"] for one in values["envoy_listeners"] if one["tls"]), 443)
+    tables = {one["name"]: make_routes(one, values["envoy_routes"], clients, tls_port=tls_port) for one in values["envoy_listeners"]}
     listeners = []
-    for one in stated["envoy_listeners"]:
+    for one in values["envoy_listeners"]:
         source = {"path_config_source": {"path": f"{paths['routes_dir']}/routes-{one['name']}.json"}, "resource_api_version": "V3"}
-        listeners.append(make_listener(one, stated, paths, {"rds": {"route_config_name": one["name"], "config_source": source}}))
-    limited = [route for route in stated["envoy_routes"] if route["rate_limit"]]
+        listeners.append(make_listener(one, values, paths, {"rds": {"route_config_name": one["name"], "config_source": source}}))
+    limited = [route for route in values["envoy_routes"] if route["rate_limit"]]
     if limited:
         listeners.append(make_trial(limited))
     return {"clusters": clusters, "listeners": listeners, "routes": tables}
 
 
 def make_bootstrap(*, node: str, cluster: str, dynamic_dir: str) -> dict[str, Any]:
-    """Return what Envoy starts with: its name, its admin socket, and the files that it watches for everything else.
+    """Return Envoy's start configuration: its name, its admin socket, and the files that it watches.
 
-    The admin interface answers only paths that read.
+    The admin interface answers only requests that read.
     """
 
     def watched(name: str) -> dict[str, Any]:
@@ -261,7 +261,7 @@ def make_bootstrap(*, node: str, cluster: str, dynamic_dir: str) -> dict[str, An
     paths = ("/ready", "/server_info", "/stats", "/clusters", "/listeners", "/certs", "/config_dump")
     connections = typed(
         "envoy.extensions.resource_monitors.downstream_connections.v3.DownstreamConnectionsConfig",
-        max_active_downstream_connections=_MOST_CONNECTIONS,
+        max_active_downstream_connections=_MAX_CONNECTIONS,
     )
     return {
         "node": {"id": node, "cluster": cluster},
@@ -274,12 +274,12 @@ def make_bootstrap(*, node: str, cluster: str, dynamic_dir: str) -> dict[str, An
 
 
 def version_of(resources: Any) -> str:
-    """Return a short sum of a resource, by which a running Envoy tells what it has taken."""
+    """Return a short checksum of resources. A running Envoy reports it as their version."""
     return hashlib.sha256(json.dumps(resources, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def as_document(kind: str, resources: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return a file that Envoy watches: resources of one kind with their version."""
+    """Return the content of a file that Envoy watches: resources of one kind with their version."""
     names = {
         "clusters": "envoy.config.cluster.v3.Cluster",
         "listeners": "envoy.config.listener.v3.Listener",
@@ -289,7 +289,7 @@ def as_document(kind: str, resources: Sequence[Mapping[str, Any]]) -> dict[str, 
 
 
 def as_static(bootstrap: Mapping[str, Any], resources: Mapping[str, Any]) -> dict[str, Any]:
-    """Return everything as one static configuration: `envoy --mode validate` looks into no file that it would watch."""
+    """Return everything as one static configuration, because `envoy --mode validate` does not read the watched files."""
     listeners = json.loads(json.dumps(resources["listeners"]))
     for listener in listeners:
         for chain in listener["filter_chains"]:

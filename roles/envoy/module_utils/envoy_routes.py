@@ -1,5 +1,5 @@
 # ruff: noqa: INP001 - Ansible gives it its package: ansible.module_utils
-"""From the routes that a site states to Envoy's route tables, with who may use each and how often: pure functions.
+"""Compute Envoy's route tables from the variable envoy_routes, with access rules and rate limits. Only pure functions.
 
 Fields: https://www.envoyproxy.io/docs/envoy/latest/api-v3/config/route/v3/route_components.proto.
 """
@@ -15,14 +15,14 @@ from ansible.module_utils.envoy_values import ANY_CLIENT, HTTP, serves, typed
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-# The filters that a route turns on for itself; envoy_config.py puts them in.
+# Filters that a route enables for itself; envoy_config.py adds them to the listeners.
 LIMIT = "envoy.filters.http.local_ratelimit"
 KEYS = "envoy.filters.http.api_key_auth"
 JWT = "envoy.filters.http.jwt_authn"
 
 
 def make_limit(route: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the limit of a route: a bucket of `requests`, as many of which come back evenly in `per_s` seconds; beyond it, 429."""
+    """Return the rate limit of a route: a bucket of `requests` tokens, refilled evenly in `per_s` seconds. Other requests get 429."""
     whole = {"default_value": {"numerator": 100, "denominator": "HUNDRED"}}
     limit = route["rate_limit"]
     wait_s = max(1, math.ceil(limit["per_s"] / limit["requests"]))
@@ -60,7 +60,7 @@ def _action(route: Mapping[str, Any]) -> dict[str, Any]:
     action: dict[str, Any] = {
         "cluster": route["upstream"],
         "timeout": f"{route['timeout_s']}s",
-        # Only what cannot have reached the upstream is tried again, on another endpoint.
+        # Retry only requests that cannot have reached the upstream, on another endpoint.
         "retry_policy": {
             "retry_on": "connect-failure,refused-stream,reset-before-request",
             "num_retries": 2,
@@ -74,7 +74,7 @@ def _action(route: Mapping[str, Any]) -> dict[str, Any]:
         },
     }
     if route["rewrite_prefix"]:
-        # `/v1` to `/` must not make `//x` of `/v1/x`.
+        # Rewriting `/v1` to `/` must not turn `/v1/x` into `//x`.
         pattern = f"^{re.escape(route['path_prefix'].rstrip('/'))}/?"
         action["regex_rewrite"] = {
             "pattern": {"regex": pattern},
@@ -86,24 +86,24 @@ def _action(route: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def by_precision(route: Mapping[str, Any]) -> tuple[int, int]:
-    """Return what routes of one host are ordered by: an exact path first, then the longest prefix."""
+    """Return the sort key for routes of one host: exact paths first, then the longest prefix."""
     return (0, -len(route["path"])) if route["path"] else (1, -len(route["path_prefix"].rstrip("/")))
 
 
 def make_routes(
     listener: Mapping[str, Any], routes: Sequence[Mapping[str, Any]], clients: Sequence[str], *, tls_port: int = 443
 ) -> dict[str, Any]:
-    """Return the route table of a listener: one virtual host a name, each with the routes that hold for every name as well."""
+    """Return the route table of a listener: one virtual host per name, each also with the routes for every name."""
     base = {"name": listener["name"], "ignore_port_in_host_matching": True}
     if listener["https_redirect"]:
         port = {} if (listener["port"], tls_port) == (80, 443) else {"port_redirect": tls_port}
         redirect = {"match": {"prefix": "/"}, "redirect": {"https_redirect": True, **port}}
         return {**base, "virtual_hosts": [{"name": "*", "domains": ["*"], "routes": [redirect]}]}
-    mine = sorted((route for route in routes if serves(listener, route)), key=by_precision)
-    names = sorted({host for route in mine for host in route["hosts"]})
+    served = sorted((route for route in routes if serves(listener, route)), key=by_precision)
+    names = sorted({host for route in served for host in route["hosts"]})
     hosts = []
     for name in [*names, "*"]:
-        entries = [_entry(route, clients) for route in mine if not route["hosts"] or name in route["hosts"]]
+        entries = [_entry(route, clients) for route in served if not route["hosts"] or name in route["hosts"]]
         if entries:
             hosts.append({"name": name, "domains": [name], "routes": entries})
     return {**base, "virtual_hosts": hosts}

@@ -1,5 +1,5 @@
 # ruff: noqa: INP001 - Ansible gives it its package: ansible.module_utils
-"""From the upstreams that a site states to Envoy's clusters: pure functions.
+"""Compute Envoy's clusters from the variable envoy_upstreams and the providers' key URLs. Only pure functions.
 
 Fields: https://www.envoyproxy.io/docs/envoy/latest/api-v3/config/cluster/v3/cluster.proto.
 """
@@ -14,7 +14,7 @@ from ansible.module_utils.envoy_values import BUFFER_BYTES, host_and_port, is_ad
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# Envoy's default takes IPv6 alone where a name has both; most services listen on IPv4, and many gateways have no way out but that.
+# Envoy's default uses only IPv6 if a name has both. Most services listen on IPv4, and many gateways have no IPv6 route.
 _FAMILY = "V4_PREFERRED"
 
 
@@ -29,7 +29,7 @@ def _health_check(one: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "timeout": f"{one['health_check_timeout_s']}s",
         "interval": interval,
-        # Envoy's default asks an upstream without requests once a minute only.
+        # Envoy's default checks an upstream without requests only once a minute.
         "no_traffic_interval": interval,
         "no_traffic_healthy_interval": interval,
         "unhealthy_threshold": one["unhealthy_after"],
@@ -57,7 +57,7 @@ def _transport(server_name: str, ca: Mapping[str, Any], alpn: str) -> dict[str, 
 
 
 def make_cluster(one: Mapping[str, Any], *, ca_text: str, system_ca_file: str) -> dict[str, Any]:
-    """Return the cluster of an upstream: names are looked up, a bad endpoint is left out, and where none is good, none is asked."""
+    """Return the cluster of an upstream. It resolves names and sends no request to an unhealthy endpoint, even if all are unhealthy."""
     ends = [host_and_port(endpoint) for endpoint in one["endpoints"]]
     by_name = not all(is_address(host) for host, _ in ends)
     codec: dict[str, Any] = {"http2_protocol_options": {}} if one["http2"] else {"http_protocol_options": {}}
@@ -69,7 +69,7 @@ def make_cluster(one: Mapping[str, Any], *, ca_text: str, system_ca_file: str) -
         "connect_timeout": f"{one['connect_timeout_s']}s",
         "per_connection_buffer_limit_bytes": BUFFER_BYTES,
         "lb_policy": one["load_balancing"].upper(),
-        # 0: an endpoint that was ejected is never asked, even where few are left.
+        # 0: never send requests to an ejected endpoint, even if few are left.
         "common_lb_config": {"healthy_panic_threshold": {"value": 0}},
         "health_checks": [_health_check(one)],
         "typed_extension_protocol_options": {"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": options},
@@ -85,7 +85,7 @@ def make_cluster(one: Mapping[str, Any], *, ca_text: str, system_ca_file: str) -
 
 
 def jwks_cluster(name: str, url: str, system_ca_file: str) -> dict[str, Any]:
-    """Return the cluster that a provider's keys are fetched from."""
+    """Return the cluster from which Envoy fetches a provider's keys."""
     match = re.fullmatch(r"(https?)://([^/:]+)(?::(\d+))?(/.*)?", url)
     scheme, host, port = match.group(1, 2, 3) if match else ("https", "", None)
     number = int(port or (443 if scheme == "https" else 80))

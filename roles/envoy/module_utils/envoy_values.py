@@ -1,5 +1,5 @@
 # ruff: noqa: INP001 - Ansible gives it its package: ansible.module_utils
-"""What a site states about its gateway, complete, and the words that Envoy's messages are made of: pure functions."""
+"""Defaults of the entries of the role's variables, and building blocks of Envoy's configuration. Only pure functions."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-# What an entry has where it does not say otherwise; meta/argument_specs.yml says the same, and a test holds the two together.
+# Defaults of entries. meta/argument_specs.yml has the same; a test compares them.
 DEFAULTS: dict[str, dict[str, Any]] = {
-    "envoy_listeners": {"address": "0.0.0.0", "tls": True, "certificates": [], "names": [], "https_redirect": False},  # noqa: S104 (a gateway is reached from outside)
+    "envoy_listeners": {"address": "0.0.0.0", "tls": True, "certificates": [], "names": [], "https_redirect": False},  # noqa: S104 (clients outside the cluster use the gateway)
     "envoy_routes": {
         "listeners": [],
         "hosts": [],
@@ -46,26 +46,26 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 }
 ANY_CLIENT = "*"
 CLIENT_HEADER = "x-gateway-client"
-# As https://www.envoyproxy.io/docs/envoy/latest/configuration/best_practices/edge has it, for connections in both directions.
+# From https://www.envoyproxy.io/docs/envoy/latest/configuration/best_practices/edge, for both directions.
 BUFFER_BYTES = 32768
 HTTP = "envoy.extensions.filters.http"
 
 
-def full(variable: str, entries: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the entries of a variable with everything that they leave unsaid."""
+def with_defaults(variable: str, entries: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the entries of a variable with their defaults."""
     return [{**DEFAULTS[variable], **{key: value for key, value in entry.items() if value is not None}} for entry in entries]
 
 
 def serves(listener: Mapping[str, Any], route: Mapping[str, Any]) -> bool:
-    """Tell whether a route is reached through a listener; one that only redirects serves none."""
+    """Return whether a listener serves a route. A listener that redirects serves none."""
     return not listener["https_redirect"] and (not route["listeners"] or listener["name"] in route["listeners"])
 
 
 def host_and_port(endpoint: str) -> tuple[str, int]:
-    """Return an endpoint's host and port; `[::1]:80` is an IPv6 address.
+    """Return an endpoint's host and port; `[::1]:80` has an IPv6 address.
 
     Raises:
-        ValueError: it is not written as host:port.
+        ValueError: It does not have the form host:port.
     """
     host, colon, port = str(endpoint).rpartition(":")
     plain = host[1:-1] if host.startswith("[") and host.endswith("]") else host
@@ -76,7 +76,7 @@ def host_and_port(endpoint: str) -> tuple[str, int]:
 
 
 def is_address(host: str) -> bool:
-    """Tell an IP address from a name."""
+    """Return whether a host is an IP address."""
     try:
         ipaddress.ip_address(host)
     except ValueError:
@@ -85,12 +85,12 @@ def is_address(host: str) -> bool:
 
 
 def typed(name: str, /, **fields: Any) -> dict[str, Any]:
-    """Return a message of a named type, as JSON spells it."""
+    """Return a protobuf message with its type, in JSON form."""
     return {"@type": f"type.googleapis.com/{name}", **fields}
 
 
 def http_filter(name: str, config: Mapping[str, Any], *, disabled: bool = False) -> dict[str, Any]:
-    """Return an HTTP filter; a disabled one works on the routes that bring a configuration for it."""
+    """Return an HTTP filter. A disabled one is active only on routes with their own configuration of it."""
     return {"name": name, **({"disabled": True} if disabled else {}), "typed_config": config}
 
 
@@ -100,5 +100,5 @@ def socket(host: str, port: int) -> dict[str, Any]:
 
 
 def tls_context(**fields: Any) -> dict[str, Any]:
-    """Return what both sides of TLS share: nothing older than 1.2."""
+    """Return the common part of upstream and downstream TLS: version 1.2 or newer."""
     return {"tls_params": {"tls_minimum_protocol_version": "TLSv1_2"}, **fields}

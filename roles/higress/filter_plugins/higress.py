@@ -1,7 +1,7 @@
 # ruff: noqa: INP001 (Ansible loads it by path)
-"""What the role `higress` decides on the controller: what in hosts.yaml contradicts itself, and the objects that say it to Higress.
+"""Find conflicts between the variables of the role `higress`, and compute its Kubernetes objects. Only pure functions.
 
-Keys, phases and priorities of plug-ins, the form of references to secrets and the annotations are those of Higress 2.2.1's sources
+The keys, phases and priorities of plug-ins, the references to Secrets and the annotations are from the sources of Higress 2.2.1
 (plugins/wasm-go/extensions/key-auth, plugins/wasm-cpp/extensions/key_rate_limit, pkg/ingress/config/ingress_template.go,
 pkg/ingress/kube/annotations/local_rate_limit.go).
 """
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 HOSTNAME = re.compile(r"(?:\*\.)?[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)+")
-# A key is put into JSON as it is, so nothing that JSON gives a meaning to.
+# Higress inserts a key into JSON without quoting it, so characters with a meaning in JSON are not allowed.
 KEY = re.compile(r"[A-Za-z0-9._~-]{16,256}")
 VARIABLES = (
     "higress_routes",
@@ -31,30 +31,30 @@ VARIABLES = (
 SECRET = "primus-higress-clients"  # noqa: S105 (the name of an object)
 PER = {"second": ("rps", "query_per_second"), "minute": ("rpm", "query_per_minute")}
 API = "extensions.higress.io/v1alpha1"
-OURS = {"app.kubernetes.io/managed-by": "primus-bootstrap", "primus-bootstrap.io/role": "higress"}
+LABELS = {"app.kubernetes.io/managed-by": "primus-bootstrap", "primus-bootstrap.io/role": "higress"}
 ROUTE = {"namespace": "", "path": "/", "tls_secret": "", "public": False, "clients": [], "rate_limit": {}, "annotations": {}}
 PLUGIN = {"sha256": "", "phase": "UNSPECIFIED_PHASE", "priority": 0, "config": {}, "routes": [], "fail_open": False}
 
 Finding = tuple[str, str, str, str]
 
 
-def findings(stated: Mapping[str, Any], harbor: bool) -> list[Finding]:  # noqa: FBT001 (Jinja calls it so)
-    """Return what contradicts itself: the variable it is about, what, its fix, and the rule's name.
+def findings(values: Mapping[str, Any], harbor: bool) -> list[Finding]:  # noqa: FBT001 (Jinja passes it by position)
+    """Return the conflicts, each as variable, problem, fix and name of the rule.
 
     Args:
-        stated: The role's variables by name; one that is missing has its default.
-        harbor: Whether the cluster has the chart harbor, whose host name is then taken.
+        values: The role's variables by name. A missing one has its default.
+        harbor: Whether the cluster has the chart harbor, whose host name no route may use.
     """
-    routes = [{**ROUTE, **one} for one in stated.get("higress_routes") or ()]
-    clients = [one.get("name", "") for one in stated.get("higress_clients") or ()]
-    plugins = [{**PLUGIN, **one} for one in stated.get("higress_wasm_plugins") or ()]
-    taken = stated.get("harbor_hostname", "") if harbor and stated.get("harbor_expose", "ingress") == "ingress" else ""
+    routes = [{**ROUTE, **one} for one in values.get("higress_routes") or ()]
+    clients = [one.get("name", "") for one in values.get("higress_clients") or ()]
+    plugins = [{**PLUGIN, **one} for one in values.get("higress_wasm_plugins") or ()]
+    taken = values.get("harbor_hostname", "") if harbor and values.get("harbor_expose", "ingress") == "ingress" else ""
     return [
         *_names(routes, clients, plugins),
         *_hosts(routes, taken),
         *_access(routes, clients),
         *_plugins(routes, plugins),
-        *_ways(stated),
+        *_reachability(values),
     ]
 
 
@@ -67,9 +67,9 @@ def _names(routes: Sequence[Mapping[str, Any]], clients: Sequence[str], plugins:
     for about, names in listed:
         for name in sorted(set(names)):
             if not NAME.fullmatch(str(name)):
-                yield about, f"{about}: {name!r} is no name for an object", "use small letters, figures and dashes", "higress-name"
+                yield about, f"{about}: {name!r} is not a valid name", "use lower-case letters, digits and dashes", "higress-name"
             if names.count(name) > 1:
-                yield about, f"{about} names {name} {names.count(name)} times", "give each a name of its own", "higress-twice"
+                yield about, f"{about} contains the name {name} {names.count(name)} times", "give each entry its own name", "higress-twice"
 
 
 def _hosts(routes: Sequence[Mapping[str, Any]], taken: str) -> Iterator[Finding]:
@@ -77,16 +77,16 @@ def _hosts(routes: Sequence[Mapping[str, Any]], taken: str) -> Iterator[Finding]
     for route in routes:
         host, name = route.get("host", ""), route.get("name")
         if not HOSTNAME.fullmatch(host):
-            yield about, f"{about}: the host {host!r} of {name} is no DNS name", "give a name such as api.example.com", "higress-host"
+            yield about, f"{about}: the host {host!r} of {name} is not a DNS name", "use a name such as api.example.com", "higress-host"
         elif host == taken:
-            what = f"{about}: {name} serves {host}, which is harbor_hostname: requests of image clients would go there"
-            yield about, what, "give one of the two another name", "higress-host-of-harbor"
+            what = f"{about}: {name} serves {host}, which is harbor_hostname: it would get the requests of image clients"
+            yield about, what, "use another name for one of them", "higress-host-of-harbor"
         if (host, route["path"]) in seen:
             what = f"{about}: {seen[host, route['path']]} and {name} both serve {host}{route['path']}, so one of them gets no request"
-            yield about, what, "give each a host or a path of its own", "higress-host-twice"
+            yield about, what, "give each its own host or path", "higress-host-twice"
         seen.setdefault((host, route["path"]), name)
         if not str(route["path"]).startswith("/"):
-            yield about, f"{about}: the path {route['path']!r} of {name} begins with no /", "begin it with /", "higress-path"
+            yield about, f"{about}: the path {route['path']!r} of {name} does not start with /", "start it with /", "higress-path"
 
 
 def _access(routes: Sequence[Mapping[str, Any]], clients: Sequence[str]) -> Iterator[Finding]:
@@ -94,14 +94,14 @@ def _access(routes: Sequence[Mapping[str, Any]], clients: Sequence[str]) -> Iter
     for route in routes:
         unknown = [name for name in route["clients"] if name not in clients]
         if unknown:
-            what = f"{about}: {route.get('name')} lets {', '.join(unknown)} in, whom higress_clients does not name"
-            yield about, what, "name the client in higress_clients", "higress-client"
+            what = f"{about}: {route.get('name')} admits {', '.join(unknown)}, but higress_clients has no such client"
+            yield about, what, "add the client to higress_clients", "higress-client"
         if route["public"] and route["clients"]:
-            what = f"{about}: {route.get('name')} is public and names clients, whose keys would not be asked for"
-            yield about, what, "take public away, or the clients", "higress-public"
+            what = f"{about}: {route.get('name')} is public and lists clients, whose keys would not be checked"
+            yield about, what, "remove public or the clients", "higress-public"
         if not route["public"] and not route["clients"]:
-            what = f"{about}: {route.get('name')} is not public and lets nobody in"
-            yield about, what, "name clients, or state public: true", "higress-nobody"
+            what = f"{about}: {route.get('name')} is not public and admits no client"
+            yield about, what, "list clients, or set public: true", "higress-nobody"
 
 
 def _plugins(routes: Sequence[Mapping[str, Any]], plugins: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
@@ -109,65 +109,65 @@ def _plugins(routes: Sequence[Mapping[str, Any]], plugins: Sequence[Mapping[str,
     for plugin in plugins:
         unknown = [name for name in plugin["routes"] if name not in names]
         if unknown:
-            what = f"{about}: {plugin.get('name')} is for the route {', '.join(unknown)}, which higress_routes does not name"
-            yield about, what, "name the route, or take it away", "higress-plugin-route"
+            what = f"{about}: {plugin.get('name')} is for the route {', '.join(unknown)}, which higress_routes does not define"
+            yield about, what, "add the route, or remove it from the plug-in", "higress-plugin-route"
         url = str(plugin.get("url", ""))
         if not url.startswith(("oci://", "https://", "http://", "file://")):
-            yield about, f"{about}: {url!r} is nowhere a plug-in can be fetched from", "give oci://… or https://…", "higress-plugin-url"
+            yield about, f"{about}: {url!r} is not a URL of a plug-in", "use oci://… or https://…", "higress-plugin-url"
         elif url.startswith("http://") and not plugin["sha256"]:
-            what = f"{about}: {plugin.get('name')} comes over http without a sum, so anybody on the way could change it"
+            what = f"{about}: {plugin.get('name')} is downloaded over http without a checksum, so it could be replaced on the way"
             yield about, what, "set sha256, or use https:// or oci://", "higress-plugin-url"
 
 
-def _ways(stated: Mapping[str, Any]) -> Iterator[Finding]:
-    kind, direct = stated.get("higress_gateway_kind", "DaemonSet"), stated.get("higress_host_network", True)
-    if not direct and stated.get("higress_service_type", "ClusterIP") == "ClusterIP":
-        what = "higress_host_network is false and higress_service_type is ClusterIP: nobody outside the cluster could reach the gateway"
+def _reachability(values: Mapping[str, Any]) -> Iterator[Finding]:
+    kind, on_nodes = values.get("higress_gateway_kind", "DaemonSet"), values.get("higress_host_network", True)
+    if not on_nodes and values.get("higress_service_type", "ClusterIP") == "ClusterIP":
+        what = "higress_host_network is false and higress_service_type is ClusterIP: the gateway cannot be reached from outside the cluster"
         fix = "set higress_service_type to LoadBalancer or NodePort, or keep higress_host_network true"
         yield "higress_host_network", what, fix, "higress-way-in"
-    if direct and kind == "Deployment" and stated.get("higress_service_type", "ClusterIP") == "LoadBalancer":
-        what = "the gateway would take ports of its nodes and a load balancer as well"
+    if on_nodes and kind == "Deployment" and values.get("higress_service_type", "ClusterIP") == "LoadBalancer":
+        what = "higress_host_network is true and higress_service_type is LoadBalancer: the gateway would use node ports and a load balancer"
         yield "higress_service_type", what, "set higress_host_network to false", "higress-way-in"
 
 
-def weak_keys(clients: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the names of clients whose key cannot be used, or is another's as well; the keys stay unsaid."""
+def invalid_keys(clients: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the names of clients whose key is invalid or shared with another client, without the keys."""
     keys = [str(one.get("key") or "") for one in clients]
     return [str(one["name"]) for one, key in zip(clients, keys, strict=True) if not KEY.fullmatch(key) or keys.count(key) > 1]
 
 
-def secret(clients: Sequence[Mapping[str, Any]], namespace: str) -> list[dict[str, Any]]:
-    """Return the Secret of the clients' keys; nothing where there is no client."""
+def key_secret(clients: Sequence[Mapping[str, Any]], namespace: str) -> list[dict[str, Any]]:
+    """Return the Secret with the clients' keys, or an empty list if there is no client."""
     if not clients:
         return []
     keys = {str(one["name"]): str(one["key"]) for one in clients}
-    metadata = {"name": SECRET, "namespace": namespace, "labels": OURS}
+    metadata = {"name": SECRET, "namespace": namespace, "labels": LABELS}
     return [{"apiVersion": "v1", "kind": "Secret", "type": "Opaque", "metadata": metadata, "stringData": keys}]
 
 
 def ingresses(routes: Sequence[Mapping[str, Any]], ingress_class: str, issuer: str) -> list[dict[str, Any]]:
-    """Return an Ingress a route, in the namespace of its service."""
+    """Return one Ingress per route, in the namespace of its service."""
     return [_ingress({**ROUTE, **one}, ingress_class, issuer) for one in routes]
 
 
 def _ingress(route: Mapping[str, Any], ingress_class: str, issuer: str) -> dict[str, Any]:
-    notes = dict(route["annotations"])
+    annotations = dict(route["annotations"])
     limit = route["rate_limit"]
     if limit:
-        notes[f"higress.io/route-limit-{PER[limit.get('per', 'second')][0]}"] = str(limit["requests"])
-        # Without it a burst may be five times the limit.
-        notes["higress.io/route-limit-burst-multiplier"] = str(limit.get("burst_factor", 1))
+        annotations[f"higress.io/route-limit-{PER[limit.get('per', 'second')][0]}"] = str(limit["requests"])
+        # Higress' default allows a burst of five times the limit.
+        annotations["higress.io/route-limit-burst-multiplier"] = str(limit.get("burst_factor", 1))
     certificate = route["tls_secret"] or (f"{route['name']}-tls" if issuer else "")
     if certificate:
-        notes["higress.io/ssl-redirect"] = "true"
+        annotations["higress.io/ssl-redirect"] = "true"
     if issuer and not route["tls_secret"]:
-        notes["cert-manager.io/cluster-issuer"] = issuer
+        annotations["cert-manager.io/cluster-issuer"] = issuer
     backend = {"service": {"name": route["service"], "port": {"number": route["port"]}}}
     rule = {"host": route["host"], "http": {"paths": [{"path": route["path"], "pathType": "Prefix", "backend": backend}]}}
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "Ingress",
-        "metadata": {"name": route["name"], "namespace": route["namespace"] or "default", "labels": OURS, "annotations": notes},
+        "metadata": {"name": route["name"], "namespace": route["namespace"] or "default", "labels": LABELS, "annotations": annotations},
         "spec": {
             "ingressClassName": ingress_class,
             "rules": [rule],
@@ -176,17 +176,17 @@ def _ingress(route: Mapping[str, Any], ingress_class: str, issuer: str) -> dict[
     }
 
 
-def plugins(stated: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the WasmPlugins: the check of keys, the clients' limits, and those of the site.
+def plugins(values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the WasmPlugins for the check of keys, the limits of clients, and higress_wasm_plugins.
 
     Args:
-        stated: routes, clients, wasm_plugins, namespace, hub, header: the role's variables without their prefix.
+        values: `routes`, `clients`, `wasm_plugins`, `namespace`, `hub`, `header`: variables of the role without their prefix.
     """
-    routes = [{**ROUTE, **one} for one in stated["routes"]]
-    found = [*_key_auth(routes, stated), *_key_limit(routes, stated)]
-    for plugin in ({**PLUGIN, **one} for one in stated["wasm_plugins"]):
+    routes = [{**ROUTE, **one} for one in values["routes"]]
+    objects = [*_key_auth(routes, values), *_key_limit(routes, values)]
+    for plugin in ({**PLUGIN, **one} for one in values["wasm_plugins"]):
         chosen = [one for one in routes if one["name"] in plugin["routes"]]
-        rules = [{"ingress": [_route_name(one, stated["namespace"]) for one in chosen], "config": plugin["config"]}] if chosen else []
+        rules = [{"ingress": [_route_name(one, values["namespace"]) for one in chosen], "config": plugin["config"]}] if chosen else []
         spec = {
             "url": plugin["url"],
             "phase": plugin["phase"],
@@ -195,122 +195,126 @@ def plugins(stated: Mapping[str, Any]) -> list[dict[str, Any]]:
             **({"sha256": plugin["sha256"]} if plugin["sha256"] else {}),
             **({"defaultConfigDisable": True, "matchRules": rules} if rules else {"defaultConfig": plugin["config"]}),
         }
-        found.append(_plugin(plugin["name"], stated["namespace"], spec))
-    return found
+        objects.append(_plugin(plugin["name"], values["namespace"], spec))
+    return objects
 
 
 def _plugin(name: str, namespace: str, spec: Mapping[str, Any]) -> dict[str, Any]:
-    return {"apiVersion": API, "kind": "WasmPlugin", "metadata": {"name": name, "namespace": namespace, "labels": OURS}, "spec": dict(spec)}
+    metadata = {"name": name, "namespace": namespace, "labels": LABELS}
+    return {"apiVersion": API, "kind": "WasmPlugin", "metadata": metadata, "spec": dict(spec)}
 
 
-def _route_name(route: Mapping[str, Any], own: str) -> str:
-    """Return how Higress calls the route of an Ingress: without its namespace only where that is Higress' own."""
+def _route_name(route: Mapping[str, Any], higress_namespace: str) -> str:
+    """Return Higress' name for the route of an Ingress, which has the namespace as prefix unless it is that of Higress."""
     namespace = route["namespace"] or "default"
-    return str(route["name"]) if namespace == own else f"{namespace}/{route['name']}"
+    return str(route["name"]) if namespace == higress_namespace else f"{namespace}/{route['name']}"
 
 
 def _reference(client: str, namespace: str) -> str:
-    """Return what Higress replaces by a client's key, so that no key stands in a plug-in's settings."""
+    """Return the reference that Higress replaces by a client's key, so that plug-ins contain no key."""
     return f"${{secret.{namespace}/{SECRET}.{client}}}"
 
 
-def _key_auth(routes: Sequence[Mapping[str, Any]], stated: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _key_auth(routes: Sequence[Mapping[str, Any]], values: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     guarded = [one for one in routes if one["clients"]]
-    if not guarded or not stated["clients"]:
+    if not guarded or not values["clients"]:
         return
-    own = stated["namespace"]
+    namespace = values["namespace"]
     spec = {
-        "url": f"{stated['hub']}/key-auth:1.0.0",
+        "url": f"{values['hub']}/key-auth:1.0.0",
         "phase": "AUTHN",
         "priority": 310,
-        # A plug-in that cannot be loaded must not let everybody in.
+        # If the plug-in cannot be loaded, requests are refused.
         "failStrategy": "FAIL_CLOSE",
         "defaultConfig": {
             "global_auth": False,
-            "consumers": [{"name": one["name"], "credential": _reference(one["name"], own)} for one in stated["clients"]],
-            "keys": [stated["header"]],
+            "consumers": [{"name": one["name"], "credential": _reference(one["name"], namespace)} for one in values["clients"]],
+            "keys": [values["header"]],
             "in_header": True,
             "in_query": False,
         },
-        "matchRules": [{"ingress": [_route_name(one, own)], "config": {"allow": list(one["clients"])}} for one in guarded],
+        "matchRules": [{"ingress": [_route_name(one, namespace)], "config": {"allow": list(one["clients"])}} for one in guarded],
     }
-    yield _plugin("primus-key-auth", own, spec)
+    yield _plugin("primus-key-auth", namespace, spec)
 
 
-def _key_limit(routes: Sequence[Mapping[str, Any]], stated: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    limited = [one for one in stated["clients"] if (one.get("rate_limit") or {}).get("requests")]
+def _key_limit(routes: Sequence[Mapping[str, Any]], values: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    limited = [one for one in values["clients"] if (one.get("rate_limit") or {}).get("requests")]
     guarded = [one for one in routes if one["clients"]]
     if not limited or not guarded:
         return
-    own = stated["namespace"]
-    # By the key itself: the header that says who a client is could be sent by the client.
+    namespace = values["namespace"]
+    # Count by the key, because a client could send the header with the client's name itself.
     keys = [
-        {"key": _reference(one["name"], own), PER[one["rate_limit"].get("per", "minute")][1]: one["rate_limit"]["requests"]}
+        {"key": _reference(one["name"], namespace), PER[one["rate_limit"].get("per", "minute")][1]: one["rate_limit"]["requests"]}
         for one in limited
     ]
     spec = {
-        "url": f"{stated['hub']}/key-rate-limit:1.0.0",
+        "url": f"{values['hub']}/key-rate-limit:1.0.0",
         "phase": "UNSPECIFIED_PHASE",
         "priority": 10,
         "failStrategy": "FAIL_CLOSE",
         "defaultConfigDisable": True,
         "matchRules": [
-            {"ingress": [_route_name(one, own) for one in guarded], "config": {"limit_by_header": stated["header"], "limit_keys": keys}}
+            {
+                "ingress": [_route_name(one, namespace) for one in guarded],
+                "config": {"limit_by_header": values["header"], "limit_keys": keys},
+            }
         ],
     }
-    yield _plugin("primus-key-rate-limit", own, spec)
+    yield _plugin("primus-key-rate-limit", namespace, spec)
 
 
-def texts(found: Sequence[Finding]) -> list[str]:
-    """Return findings as a preflight says them."""
+def messages(found: Sequence[Finding]) -> list[str]:
+    """Return findings as messages with their fix."""
     return [f"{what}. Fix: {fix}." for _, what, fix, _ in found]
 
 
 def without_keys(clients: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return clients as they may be shown."""
+    """Return the clients without their keys."""
     return [{name: value for name, value in one.items() if name != "key"} for one in clients]
 
 
-def wants(objects: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return objects as they are waited for."""
+def existence_checks(objects: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return references to objects for the check that they exist."""
     return [
         {"api_version": one["apiVersion"], "kind": one["kind"], **{key: one["metadata"][key] for key in ("name", "namespace")}}
         for one in objects
     ]
 
 
-def leftovers(results: Sequence[Mapping[str, Any]], wanted: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the objects with this role's label that nobody states any more."""
-    kept = {(one["kind"], one["metadata"]["namespace"], one["metadata"]["name"]) for one in wanted}
-    there = [one for result in results for one in result.get("resources") or ()]
+def obsolete_objects(results: Sequence[Mapping[str, Any]], configured: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the existing objects with this role's label that are not configured."""
+    kept = {(one["kind"], one["metadata"]["namespace"], one["metadata"]["name"]) for one in configured}
+    existing = [one for result in results for one in result.get("resources") or ()]
     return [
         {key: one[key] for key in ("apiVersion", "kind")} | {"metadata": {key: one["metadata"][key] for key in ("name", "namespace")}}
-        for one in there
+        for one in existing
         if (one["kind"], one["metadata"]["namespace"], one["metadata"]["name"]) not in kept
     ]
 
 
-def addresses(results: Sequence[Mapping[str, Any]], direct: bool) -> list[str]:  # noqa: FBT001 (Jinja calls it so)
-    """Return where the gateway answers: on the nodes of its ready pods, or where its Service says; nothing where nobody told."""
+def addresses(results: Sequence[Mapping[str, Any]], on_nodes: bool) -> list[str]:  # noqa: FBT001 (Jinja passes it by position)
+    """Return the addresses of the gateway: the nodes of its ready pods, or those of its Service."""
     listed = [one for result in results for one in result.get("resources") or () if isinstance(one, dict)]
-    found = set()
+    gateways = set()
     for one in listed:
         status, labels = one.get("status") or {}, (one.get("metadata") or {}).get("labels") or {}
-        if direct and one.get("kind") == "Pod" and labels.get("app") == "higress-gateway":
+        if on_nodes and one.get("kind") == "Pod" and labels.get("app") == "higress-gateway":
             if any(item.get("type") == "Ready" and item.get("status") == "True" for item in status.get("conditions") or ()):
-                found.add(status.get("hostIP") or "")
-        elif not direct and one.get("kind") == "Service" and one["metadata"].get("name") == "higress-gateway":
-            found |= {item.get("ip") or item.get("hostname") or "" for item in (status.get("loadBalancer") or {}).get("ingress") or ()}
-    return sorted(found - {""})
+                gateways.add(status.get("hostIP") or "")
+        elif not on_nodes and one.get("kind") == "Service" and one["metadata"].get("name") == "higress-gateway":
+            gateways |= {item.get("ip") or item.get("hostname") or "" for item in (status.get("loadBalancer") or {}).get("ingress") or ()}
+    return sorted(gateways - {""})
 
 
-def tried(routes: Sequence[Mapping[str, Any]], clients: Sequence[Mapping[str, Any]], issuer: str) -> list[dict[str, Any]]:
-    """Return what verification asks of each route: with the key of one who may, and of one who may not."""
+def access_tests(routes: Sequence[Mapping[str, Any]], clients: Sequence[Mapping[str, Any]], issuer: str) -> list[dict[str, Any]]:
+    """Return for each route the key of a client that may use it, and of one that may not."""
     keys = {one["name"]: one["key"] for one in clients}
-    found = []
+    tests = []
     for route in ({**ROUTE, **one} for one in routes):
         others = [name for name in keys if name not in route["clients"]]
-        found.append(
+        tests.append(
             {
                 "name": route["name"],
                 "host": route["host"].replace("*", "verify"),
@@ -321,24 +325,24 @@ def tried(routes: Sequence[Mapping[str, Any]], clients: Sequence[Mapping[str, An
                 "other_key": keys[others[0]] if others and not route["public"] else "",
             }
         )
-    return found
+    return tests
 
 
 class FilterModule:
-    """What Ansible looks for."""
+    """Ansible finds filters through this class."""
 
     def filters(self) -> dict[str, Any]:
-        """Name the filters."""
+        """Return the filters by name."""
         return {
             "higress_addresses": addresses,
             "higress_findings": findings,
             "higress_ingresses": ingresses,
-            "higress_leftovers": leftovers,
+            "higress_obsolete": obsolete_objects,
             "higress_plugins": plugins,
-            "higress_secret": secret,
-            "higress_texts": texts,
-            "higress_tried": tried,
-            "higress_wants": wants,
-            "higress_weak_keys": weak_keys,
+            "higress_secret": key_secret,
+            "higress_messages": messages,
+            "higress_access_tests": access_tests,
+            "higress_existence_checks": existence_checks,
+            "higress_invalid_keys": invalid_keys,
             "higress_without_keys": without_keys,
         }

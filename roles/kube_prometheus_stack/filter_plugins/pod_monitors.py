@@ -1,5 +1,5 @@
 # ruff: noqa: INP001 (Ansible loads it by path)
-"""PodMonitors from what playbooks and a site state of pods whose numbers are fetched: a pure function."""
+"""Compute PodMonitor objects from the variable kube_prometheus_stack_monitors. Only a pure function."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 
-def pod_monitors(stated: Iterable[Mapping[str, Any]], namespace: str) -> list[dict[str, Any]]:
-    """Return a PodMonitor for each; they stand in one namespace, so that none of a chart's own can be overwritten."""
+def pod_monitors(monitors: Iterable[Mapping[str, Any]], namespace: str) -> list[dict[str, Any]]:
+    """Return a PodMonitor for each entry, all in one namespace, so that they cannot overwrite objects of another chart."""
     return [
         {
             "apiVersion": "monitoring.coreos.com/v1",
@@ -22,12 +22,12 @@ def pod_monitors(stated: Iterable[Mapping[str, Any]], namespace: str) -> list[di
                 "podMetricsEndpoints": [{"port": one["port"], "path": one.get("path") or "/metrics"}],
             },
         }
-        for one in stated
+        for one in monitors
     ]
 
 
 class FilterModule:
-    """What Ansible loads."""
+    """Ansible finds filters through this class."""
 
     def filters(self) -> dict[str, Any]:
         """Return the filters by name."""

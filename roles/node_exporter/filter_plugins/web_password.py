@@ -1,5 +1,5 @@
 # ruff: noqa: INP001 (Ansible loads it by path)
-"""A password as the web settings of Prometheus' programs want it: its bcrypt hash, made on the controller, so no host sees the password."""
+"""Hash passwords with bcrypt for the web configuration of Prometheus' programs. Runs on the controller, so hosts get no password."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 import bcrypt
 
-# 2**10 rounds, the least that is still usual; each program remembers who it let in, so it costs nothing per request.
+# 2**10 rounds, the lowest usual number. The programs cache accepted passwords, so requests cost no further hash.
 # https://github.com/prometheus/exporter-toolkit/blob/master/docs/web-configuration.md
 _COST = 10
-# bcrypt writes 16 bytes as 22 characters of an alphabet of its own.
+# bcrypt encodes 16 bytes as 22 characters with its own base64 alphabet.
 _STANDARD, _BCRYPT = (
     "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/",
     "./ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789",
@@ -20,10 +20,10 @@ _STANDARD, _BCRYPT = (
 
 
 def web_password_hash(password: str, where: str) -> str:
-    """Return the bcrypt hash of a password for one place.
+    """Return the bcrypt hash of a password for one service of one host.
 
-    The salt follows from the place, never from the password: it differs from host to host, tells nothing of the password, and the second
-    run gives the same hash.
+    The salt is derived from `where`, never from the password. So it differs from host to host and reveals nothing about the password, and
+    a second run returns the same hash.
     """
     digest = hashlib.sha256(f"primus-bootstrap {where}".encode()).digest()[:16]
     salt = base64.b64encode(digest).decode().rstrip("=").translate(str.maketrans(_STANDARD, _BCRYPT))

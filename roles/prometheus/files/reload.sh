@@ -1,5 +1,5 @@
-# Reload unit $1 if it has read other files than those that are there: at its start and at each reload it noted their sums in $2.
-# $3 is `look` where nothing may be changed. A run that was killed between writing and reloading is finished by the next one.
+# Reload unit $1 if its files differ from those that it has read. The unit writes their SHA-256 sums to $2 at each start and reload.
+# With `look` as $3, only print `stale` if a reload is needed. A run that died before the reload is therefore completed by the next one.
 if sha256sum --status --check "$2" 2> /dev/null; then exit 0; fi
 echo stale
 [ "$3" != look ] || exit 0

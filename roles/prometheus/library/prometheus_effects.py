@@ -1,5 +1,8 @@
 #!/usr/bin/python
-"""Ask Prometheus what it scrapes, judges, tells and keeps: the Ansible module `prometheus_effects`, which changes nothing."""
+"""Check Prometheus' access control, targets, rules, Alertmanagers and storage: the Ansible module `prometheus_effects`. It changes nothing.
+
+It is a module of its own because it reports verdicts, which ansible.builtin.uri cannot.
+"""
 
 from __future__ import annotations
 
@@ -13,104 +16,115 @@ from ansible.module_utils.web_service import ARGUMENTS, Service
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-# Of the disk that holds what was collected.
-LEAST_FREE = 0.1
-NAMED = 20
+# The share of the disk with the metrics that must be free.
+MIN_FREE = 0.1
+MAX_NAMES = 20
+NO_ANSWER = "Prometheus did not answer"
 
 
 class Prometheus:
-    """Verdicts on one server."""
+    """Checks of one server."""
 
     def __init__(self, service: Service, path: str, unit: str) -> None:
-        """Keep how to ask; `path` is what its own URL begins with."""
-        self.service, self.path, self.judge = service, path, service.judge
-        self.log = f"see `journalctl -u {unit} -n 30`"
+        """Store how to call the server; `path` is the path of its external URL."""
+        self.service, self.path, self.add_verdict = service, path, service.add_verdict
+        self.log = f"read `journalctl -u {unit} -n 30`"
 
-    def read(self, what: str) -> Any:
-        """Return what the API says, None where it says nothing."""
-        return self.service.read(f"{self.path}/api/v1/{what}")
+    def read(self, resource: str) -> Any:
+        """Return the data of an API resource, or None if there is no answer."""
+        return self.service.read(f"{self.path}/api/v1/{resource}")
 
-    def look_at_targets(self, wanted: Mapping[str, Iterable[str]], wait_s: float, sleep: Callable[[float], None]) -> None:
-        """See that every host of the inventory is scraped; what was not looked at yet, or was missed once, is waited for."""
+    def check_targets(self, expected: Mapping[str, Iterable[str]], wait_s: float, sleep: Callable[[float], None]) -> None:
+        """Check that every host of the inventory is scraped. Waits for targets that are pending or missed one scrape.
+
+        Args:
+            expected: The hosts of each scrape job.
+            wait_s: Seconds to wait until all targets are up.
+            sleep: Called between two queries.
+        """
         deadline = time.monotonic() + wait_s
         while True:
             active = (self.read("targets?state=active") or {}).get("activeTargets")
-            found = {(one["labels"].get("job"), one["labels"].get("instance")): one for one in active or ()}
-            keys = [(job, name) for job, names in wanted.items() for name in names]
-            waiting = [key for key in keys if found.get(key, {}).get("health") != "up"]
+            targets = {(one["labels"].get("job"), one["labels"].get("instance")): one for one in active or ()}
+            keys = [(job, name) for job, names in expected.items() for name in names]
+            waiting = [key for key in keys if targets.get(key, {}).get("health") != "up"]
             if not waiting or active is None or time.monotonic() > deadline:
                 break
             sleep(2.0)
         if active is None:
-            self.judge("targets", "unknown", expected="all up", found="", reason="Prometheus did not say", fix=self.log)
+            self.add_verdict("targets", "unknown", expected="all up", found="", reason=NO_ANSWER, fix=self.log)
             return
-        for job, names in wanted.items():
-            self._judge_job(job, {name: found.get((job, name), {}) for name in names})
+        for job, names in expected.items():
+            self._check_job(job, {name: targets.get((job, name), {}) for name in names})
 
-    def _judge_job(self, job: str, targets: Mapping[str, Mapping[str, Any]]) -> None:
-        down = {name: one.get("lastError") or "it is no target" for name, one in targets.items() if one.get("health") == "down" or not one}
-        unseen = [name for name, one in targets.items() if one and one.get("health") not in {"up", "down"}]
-        words = {"expected": f"{len(targets)} up", "found": f"{len(targets) - len(down) - len(unseen)} up", "device": job}
-        fix = f"is the host up, does its exporter run (`verify` of the host), and does no firewall stand between them? {self.log}"
+    def _check_job(self, job: str, targets: Mapping[str, Mapping[str, Any]]) -> None:
+        down = {name: one.get("lastError") or "not a target" for name, one in targets.items() if one.get("health") == "down" or not one}
+        pending = [name for name, one in targets.items() if one and one.get("health") not in {"up", "down"}]
+        fields = {"expected": f"{len(targets)} up", "found": f"{len(targets) - len(down) - len(pending)} up", "device": job}
         if not targets:
             reason = f"the inventory has no host for the job {job}"
-            self.judge("targets", "skipped", **words, reason=reason, fix=f"put a host into the group {job}" if job != "node" else "")
+            fix = f"add a host to the group {job}" if job != "node" else ""
+            self.add_verdict("targets", "skipped", **fields, reason=reason, fix=fix)
         elif down:
-            shown = "; ".join(f"{name}: {error}" for name, error in list(down.items())[:NAMED])
-            self.judge("targets", "fail", **words, reason=f"not scraped: {shown}", fix=fix)
-        elif unseen:
-            self.judge("targets", "unknown", **words, reason=f"not looked at yet: {', '.join(unseen[:NAMED])}", fix="verify again")
+            listed = "; ".join(f"{name}: {error}" for name, error in list(down.items())[:MAX_NAMES])
+            fix = f"check that the host is up, its exporter runs (`verify` of the host) and no firewall blocks the port; {self.log}"
+            self.add_verdict("targets", "fail", **fields, reason=f"not scraped: {listed}", fix=fix)
+        elif pending:
+            reason = f"not scraped yet: {', '.join(pending[:MAX_NAMES])}"
+            self.add_verdict("targets", "unknown", **fields, reason=reason, fix="verify again")
         else:
-            self.judge("targets", "pass", **words)
+            self.add_verdict("targets", "pass", **fields)
 
-    def look_at_rules(self, wanted: Iterable[str]) -> None:
-        """See that the rules are loaded and can be judged."""
+    def check_rules(self, expected: Iterable[str]) -> None:
+        """Check that the alert rules are loaded and that none of them has an error."""
         groups = (self.read("rules?type=alert") or {}).get("groups")
         rules = [rule for group in groups or () for rule in group["rules"]]
-        missing = sorted({*wanted} - {rule["name"] for rule in rules})
-        broken = [f"{rule['name']}: {rule.get('lastError')}" for rule in rules if rule.get("health") == "err"]
-        verdict = "unknown" if groups is None else "fail" if missing or broken else "pass"
+        missing = sorted({*expected} - {rule["name"] for rule in rules})
+        errors = [f"{rule['name']}: {rule.get('lastError')}" for rule in rules if rule.get("health") == "err"]
+        verdict = "unknown" if groups is None else "fail" if missing or errors else "pass"
         found = "" if groups is None else f"{len(rules)} loaded"
-        reason = "; ".join(([f"not loaded: {', '.join(missing)}"] if missing else []) + broken) or "Prometheus did not say"
-        self.judge("rules", verdict, expected=f"{len(set(wanted))} loaded", found=found, reason=reason, fix=f"apply again; {self.log}")
+        reason = "; ".join(([f"not loaded: {', '.join(missing)}"] if missing else []) + errors) or NO_ANSWER
+        fix = f"apply the phase monitoring again; {self.log}"
+        self.add_verdict("rules", verdict, expected=f"{len(set(expected))} loaded", found=found, reason=reason, fix=fix)
 
-    def look_at_alertmanagers(self, wanted: Iterable[str]) -> None:
-        """See that alerts are handed to every Alertmanager; without one, nobody is told, which is said and stops nothing."""
-        if not list(wanted):
-            reason = "the group alertmanager has no host: alerts are shown in Prometheus, and nobody is told of them"
-            self.judge("alertmanagers", "skipped", expected="", found="", reason=reason, fix="put a host into the group alertmanager")
+    def check_alertmanagers(self, expected: Iterable[str]) -> None:
+        """Check that Prometheus sends alerts to every Alertmanager; skipped if there is none."""
+        if not list(expected):
+            reason = "the group alertmanager has no host: alerts are visible in Prometheus, but are not sent"
+            self.add_verdict("alertmanagers", "skipped", expected="", found="", reason=reason, fix="add a host to the group alertmanager")
             return
         answer = self.read("alertmanagers")
         active = {one["url"].split("://", 1)[-1].split("/", 1)[0] for one in (answer or {}).get("activeAlertmanagers") or ()}
-        missing = sorted({*wanted} - active)
+        missing = sorted({*expected} - active)
         verdict = "unknown" if answer is None else "fail" if missing else "pass"
         found = "" if answer is None else ", ".join(sorted(active))
-        reason = f"not told: {', '.join(missing)}" if missing else "Prometheus did not say"
-        self.judge("alertmanagers", verdict, expected=", ".join(sorted(wanted)), found=found, reason=reason, fix=self.log)
+        reason = f"not in use: {', '.join(missing)}" if missing else NO_ANSWER
+        self.add_verdict("alertmanagers", verdict, expected=", ".join(sorted(expected)), found=found, reason=reason, fix=self.log)
 
-    def look_at_settings(self, retention: str, metrics: str) -> None:
-        """See that the settings in force are those of the files, and that numbers are kept as long as stated."""
+    def check_configuration(self, retention: str, metrics: str) -> None:
+        """Check that the last reload succeeded, and that the retention is the configured one."""
         flags = self.read("status/flags") or {}
         found = str(flags.get("storage.tsdb.retention.time", ""))
-        # It writes 14d as 2w.
+        # Prometheus prints 14d as 2w.
         verdict = "unknown" if not found else "pass" if _hours(found) == _hours(retention) else "fail"
-        self.judge("retention", verdict, expected=retention, found=found, reason="" if found else "Prometheus did not say", fix=self.log)
-        loaded = next(
-            (line.split()[-1] for line in metrics.splitlines() if line.startswith("prometheus_config_last_reload_successful ")), ""
-        )
+        self.add_verdict("retention", verdict, expected=retention, found=found, reason="" if found else NO_ANSWER, fix=self.log)
+        name = "prometheus_config_last_reload_successful "
+        loaded = next((line.split()[-1] for line in metrics.splitlines() if line.startswith(name)), "")
         verdict = "unknown" if not loaded else "pass" if loaded == "1" else "fail"
-        self.judge("settings", verdict, expected="1", found=loaded, reason="" if loaded else "Prometheus did not say", fix=self.log)
+        self.add_verdict("configuration", verdict, expected="1", found=loaded, reason="" if loaded else NO_ANSWER, fix=self.log)
 
-    def look_at_room(self, data_dir: str) -> None:
-        """See that the disk has room for what will be collected."""
+    def check_disk(self, data_dir: str) -> None:
+        """Check that the disk has space for further metrics."""
         try:
             usage = shutil.disk_usage(data_dir)
         except OSError as error:
-            self.judge("disk", "unknown", expected="", found="", reason=str(error), fix=f"see `ls -l {data_dir}`")
+            self.add_verdict("disk", "unknown", expected="", found="", reason=str(error), fix=f"run `ls -l {data_dir}`")
             return
-        words = {"expected": f">= {100 * LEAST_FREE:.0f} % free under {data_dir}", "found": f"{100 * usage.free / usage.total:.0f} % free"}
-        fix = "lower prometheus_retention_days or set prometheus_retention_gib, or give it a larger disk"
-        self.judge("disk", "pass" if usage.free >= LEAST_FREE * usage.total else "fail", **words, fix=fix)
+        expected = f">= {100 * MIN_FREE:.0f} % free under {data_dir}"
+        found = f"{100 * usage.free / usage.total:.0f} % free"
+        fix = "lower prometheus_retention_days, set prometheus_retention_gib, or enlarge the disk"
+        verdict = "pass" if usage.free >= MIN_FREE * usage.total else "fail"
+        self.add_verdict("disk", verdict, expected=expected, found=found, fix=fix)
 
 
 def _hours(duration: str) -> float:
@@ -126,7 +140,7 @@ def _hours(duration: str) -> float:
 
 
 def main() -> None:
-    """Read the arguments, look, and report verdicts."""
+    """Read the arguments, run the checks and report verdicts."""
     module = AnsibleModule(
         argument_spec={
             **ARGUMENTS,
@@ -140,17 +154,17 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    wanted = module.params
-    service = Service(wanted, "prometheus")
-    prometheus = Prometheus(service, wanted["path"], wanted["unit"])
-    metrics = service.look_at_access(f"{wanted['path']}/metrics", wanted["unit"])
+    params = module.params
+    service = Service(params, "prometheus")
+    prometheus = Prometheus(service, params["path"], params["unit"])
+    metrics = service.check_access(f"{params['path']}/metrics", params["unit"])
     if metrics:
-        prometheus.look_at_targets(wanted["targets"], wanted["wait_s"], time.sleep)
-        prometheus.look_at_rules(wanted["rules"])
-        prometheus.look_at_alertmanagers(wanted["alertmanagers"])
-        prometheus.look_at_settings(wanted["retention"], metrics)
-    prometheus.look_at_room(wanted["data_dir"])
-    service.end(module)
+        prometheus.check_targets(params["targets"], params["wait_s"], time.sleep)
+        prometheus.check_rules(params["rules"])
+        prometheus.check_alertmanagers(params["alertmanagers"])
+        prometheus.check_configuration(params["retention"], metrics)
+    prometheus.check_disk(params["data_dir"])
+    service.finish(module)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 # ruff: noqa: INP001 (a program of this scenario)
-"""Make a key pair, its public half as a JSON Web Key Set, and tokens, one good and others that are not (RFC 7515, RFC 7517)."""
+"""Create a key pair, its public key as a JSON Web Key Set, and one valid and several invalid tokens (RFC 7515, RFC 7517)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # ruff: noqa: INP001 (a program of this scenario)
-"""Write the smallest proxy-wasm module that does something: each response gets a header.
+"""Write a minimal proxy-wasm module that adds a header to each response.
 
-The ABI: https://github.com/proxy-wasm/spec/tree/main/abi-versions/v0.2.1; the form of a module: https://webassembly.github.io/spec/core/binary.
+ABI: https://github.com/proxy-wasm/spec/tree/main/abi-versions/v0.2.1; format of a module: https://webassembly.github.io/spec/core/binary.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from pathlib import Path
 I32 = 0x7F
 HEADER, VALUE = b"x-molecule-wasm", b"seen"
 RESPONSE_HEADERS = 2  # proxy_map_type_t
-AT = 16  # where the words lie in memory
+AT = 16  # address of header name and value in memory
 
 
 def sized(data: bytes) -> bytes:
-    """Return data behind its length; all lengths here are below 128."""
+    """Return data with its length as prefix; all lengths are below 128."""
     return bytes([len(data)]) + data
 
 
 def vector(*items: bytes) -> bytes:
-    """Return items behind their number."""
+    """Return items with their number as prefix."""
     return bytes([len(items)]) + b"".join(items)
 
 
 def section(number: int, content: bytes) -> bytes:
-    """Return a section; the longest needs two bytes of length."""
+    """Return a section with a length of two bytes."""
     return bytes([number, len(content) & 0x7F | 0x80, len(content) >> 7]) + content
 
 
@@ -44,7 +44,7 @@ def module() -> bytes:
     """Return the module."""
     call = b"".join(constant(value) for value in (RESPONSE_HEADERS, AT, len(HEADER), AT + len(HEADER), len(VALUE)))
     add_header = b"\x00" + call + b"\x10\x00\x1a" + constant(0) + b"\x0b"  # no locals; call 0; drop; continue; end
-    # Envoy asks for room before it hands words over; nothing else uses this memory.
+    # Envoy allocates memory before it passes data; nothing else uses this address.
     allocate = b"\x00" + b"\x41\x80\x08" + b"\x0b"  # i32.const 1024
     return b"\x00asm\x01\x00\x00\x00" + b"".join([
         section(1, vector(signature(5, 1), signature(0, 0), signature(3, 1), signature(1, 1))),

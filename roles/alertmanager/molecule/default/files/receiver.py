@@ -1,4 +1,4 @@
-"""A receiver for the test: takes webhooks on 9099 and mail on 2525, and writes a line for each alert that it is told of."""
+"""Receive webhooks on port 9099 and mail on port 2525, and write a line for each alert."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 LOG = "/tmp/received"  # noqa: S108 (a test's own host)
 
 
-def note(line: str) -> None:
-    """Write a line."""
+def append(line: str) -> None:
+    """Append a line to the log."""
     with open(LOG, "a", encoding="utf-8") as stream:  # noqa: PTH123
         stream.write(line + "\n")
 
 
-class Hook(BaseHTTPRequestHandler):
-    """A webhook."""
+class Webhook(BaseHTTPRequestHandler):
+    """Receives webhooks."""
 
     def do_POST(self) -> None:
-        """Note who was told of which alert, and as whom Alertmanager came."""
-        told = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        """Log receiver, alert, status and login."""
+        message = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         login = base64.b64decode(
             self.headers.get("Authorization", "Basic ").split()[1:2][0] if "Authorization" in self.headers else ""
         ).decode()
-        for alert in told["alerts"]:
+        for alert in message["alerts"]:
             labels = alert["labels"]
-            note(f"{self.path.split('/')[1]} {labels['alertname']} {labels.get('instance', '-')} {alert['status']} {login or '-'}")
+            append(f"{self.path.split('/')[1]} {labels['alertname']} {labels.get('instance', '-')} {alert['status']} {login or '-'}")
         self.send_response(200)
         self.end_headers()
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Suppress the log."""
 
 
 class Mail(socketserver.StreamRequestHandler):
-    """As much of SMTP as Alertmanager speaks."""
+    """The part of SMTP that Alertmanager uses."""
 
     def handle(self) -> None:
-        """Take one mail."""
+        """Receive one mail."""
         self.wfile.write(b"220 test\r\n")
         data = False
         for raw in self.rfile:
@@ -48,7 +48,7 @@ class Mail(socketserver.StreamRequestHandler):
             if data:
                 data = line != "."
                 if line.lower().startswith("subject:"):
-                    note(f"mail {line}")
+                    append(f"mail {line}")
                 if not data:
                     self.wfile.write(b"250 ok\r\n")
             elif line.upper().startswith("DATA"):
@@ -63,4 +63,4 @@ class Mail(socketserver.StreamRequestHandler):
 
 if __name__ == "__main__":
     threading.Thread(target=socketserver.ThreadingTCPServer(("127.0.0.1", 2525), Mail).serve_forever, daemon=True).start()
-    HTTPServer(("127.0.0.1", 9099), Hook).serve_forever()
+    HTTPServer(("127.0.0.1", 9099), Webhook).serve_forever()

@@ -1,4 +1,4 @@
-"""Module `envoy_take_up`: order of file changes, waiting, and error messages."""
+"""Module `envoy_configuration`: order of file changes, waiting, and error messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-module: Any = load_role_module("envoy", "envoy_take_up")
+module: Any = load_role_module("envoy", "envoy_configuration")
 
 
 class FakeEnvoy:
@@ -27,17 +27,17 @@ class FakeEnvoy:
         """Store the files to reject."""
         self.refuses = refuses
         self.files: dict[str, str] = {}
-        self.puts: list[str] = []
+        self.writes: list[str] = []
 
     def read(self, name: str) -> str:
         """Return a file's text."""
         return self.files.get(name, "")
 
-    def put(self, name: str, text: str) -> None:
+    def write(self, name: str, text: str) -> None:
         """Accept a file."""
         self.files[name] = text
         clusters = [one["name"] for one in json.loads(text)["resources"]] if name == "clusters" else []
-        self.puts.append(f"{name} {' '.join(clusters)}".strip())
+        self.writes.append(f"{name} {' '.join(clusters)}".strip())
 
     def look(self) -> dict[str, Any]:
         """Answer as /config_dump does."""
@@ -69,9 +69,9 @@ def test_references_always_resolve_during_a_change() -> None:
     """Order: old and new clusters together, routes, listeners. The old clusters are removed last."""
     envoy = FakeEnvoy()
     envoy.files = {"listeners": document("l1"), "clusters": document("c1", "old"), "routes-https": document("r1")}
-    problems = module.settle(envoy, NEW, envoy.look, lambda _: None)
+    problems = module.write_documents(envoy, NEW, envoy.look, lambda _: None)
 
-    assert (problems, envoy.puts) == ([], ["clusters new old", "routes-https", "listeners", "clusters new"])
+    assert (problems, envoy.writes) == ([], ["clusters new old", "routes-https", "listeners", "clusters new"])
     assert envoy.files == NEW
 
 
@@ -79,22 +79,22 @@ def test_without_a_running_envoy_files_are_written_without_waiting() -> None:
     """The next start reads them."""
     envoy = FakeEnvoy()
 
-    assert module.settle(envoy, NEW, lambda: None, lambda _: None) == []
-    assert envoy.puts == ["clusters new", "routes-https", "listeners"]
+    assert module.write_documents(envoy, NEW, lambda: None, lambda _: None) == []
+    assert envoy.writes == ["clusters new", "routes-https", "listeners"]
 
 
 def test_active_file_stays_and_inactive_file_is_written_again() -> None:
     """Envoy retries a port that was occupied before."""
     envoy = FakeEnvoy()
     envoy.files = dict(NEW)
-    quiet = module.settle(envoy, NEW, envoy.look, lambda _: None), list(envoy.puts)
+    quiet = module.write_documents(envoy, NEW, envoy.look, lambda _: None), list(envoy.writes)
     envoy.refuses = "listeners"
     seen: list[dict[str, Any]] = [envoy.look()]
     envoy.refuses = ""
 
     assert quiet == ([], [])
-    assert module.settle(envoy, NEW, lambda: seen.pop() if seen else envoy.look(), lambda _: None) == []
-    assert envoy.puts == ["listeners"]
+    assert module.write_documents(envoy, NEW, lambda: seen.pop() if seen else envoy.look(), lambda _: None) == []
+    assert envoy.writes == ["listeners"]
 
 
 def test_rejection_is_reported_with_envoys_reason(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,7 +103,7 @@ def test_rejection_is_reported_with_envoys_reason(monkeypatch: pytest.MonkeyPatc
     envoy.files = {"listeners": document("l1"), "clusters": document("c1", "old"), "routes-https": document("r1")}
     clock = iter(range(0, 10_000, 2))
     monkeypatch.setattr(module.time, "monotonic", lambda: float(next(clock)))
-    problems = module.settle(envoy, NEW, envoy.look, lambda _: None)
+    problems = module.write_documents(envoy, NEW, envoy.look, lambda _: None)
 
     assert problems == ["cannot bind 443: Address already in use"]
     assert "old" in envoy.files["clusters"]
@@ -116,9 +116,11 @@ def test_warming_resource_is_not_in_force() -> None:
     both = {"name": "a", "warming_state": {}, "active_state": {}}
     unbound = {**listeners, "dynamic_listeners": [{"name": "a", "error_state": {"details": "x"}}]}
 
-    assert module.taken({"configs": [clusters, listeners]}) == {"clusters": "c in part", "listeners": "l in part"}
-    assert module.taken({"configs": [unbound]}) == {"listeners": "l in part"}
-    assert module.taken({"configs": [{**clusters, "dynamic_warming_clusters": []}, {**listeners, "dynamic_listeners": [both]}]}) == {
+    assert module.active_versions({"configs": [clusters, listeners]}) == {"clusters": "c (incomplete)", "listeners": "l (incomplete)"}
+    assert module.active_versions({"configs": [unbound]}) == {"listeners": "l (incomplete)"}
+    assert module.active_versions(
+        {"configs": [{**clusters, "dynamic_warming_clusters": []}, {**listeners, "dynamic_listeners": [both]}]}
+    ) == {
         "clusters": "c",
         "listeners": "l",
     }
@@ -134,8 +136,8 @@ def test_reason_is_the_critical_log_line() -> None:
     now = "[2026-01-01 00:00:00.000][1]"
     log = f"{now}[warning][misc] [a.cc:1] words\n{now}[critical][main] [s.cc:76] error: unknown cluster 'x'\n"
 
-    assert module.reason_in(log) == "error: unknown cluster 'x'"
-    assert module.reason_in("") == "it said nothing"
+    assert module.error_in(log) == "error: unknown cluster 'x'"
+    assert module.error_in("") == "no output"
 
 
 def free_port() -> int:

@@ -1,4 +1,4 @@
-"""Module `envoy_take_up` with the real Envoy."""
+"""Module `envoy_configuration` with the real Envoy."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 
 from tests.unit.envoy_rig import configuration
 from tests.unit.envoy_rig import envoy_program as envoy_program
-from tests.unit.test_role_envoy_take_up import module
-from tests.unit.test_role_envoy_take_up import running as running
+from tests.unit.test_role_envoy_configuration import module
+from tests.unit.test_role_envoy_configuration import running as running
 
 
 @pytest.mark.timeout(300)
@@ -23,11 +23,11 @@ def test_envoy_loads_files_and_reports_an_occupied_port(running: Any, monkeypatc
     files = module.Folder(folder / "dynamic", "nobody")
 
     def look() -> Any:
-        return module.ask(admin, "/config_dump")
+        return module.read_admin_page(admin, "/config_dump")
 
-    versions = {name: module.version(text) for name, text in config["documents"].items()}
-    assert module.ask(str(folder / "other.sock"), "/config_dump") is None
-    assert module.await_versions(versions, look, time.sleep) == []
+    versions = {name: module.version_of(text) for name, text in config["documents"].items()}
+    assert module.read_admin_page(str(folder / "other.sock"), "/config_dump") is None
+    assert module.wait_for_versions(versions, look, time.sleep) == []
 
     with socket.socket() as squatter:
         squatter.bind(("127.0.0.1", 0))
@@ -37,10 +37,10 @@ def test_envoy_loads_files_and_reports_an_occupied_port(running: Any, monkeypatc
             "envoy_listeners": [{**config["values"]["envoy_listeners"][0], "name": "second", "port": squatter.getsockname()[1]}],
         }
         documents = configuration(folder, other)["documents"]
-        problems = module.settle(files, documents, look, time.sleep)
-    healed = module.settle(files, documents, look, time.sleep)
+        problems = module.write_documents(files, documents, look, time.sleep)
+    healed = module.write_documents(files, documents, look, time.sleep)
 
     assert stat.filemode((folder / "admin.sock").stat().st_mode) == "srw-------"
-    assert module.ask(admin, "/quitquitquit") is None
+    assert module.read_admin_page(admin, "/quitquitquit") is None
     assert problems == [f"cannot bind '127.0.0.1:{other['envoy_listeners'][0]['port']}': Address already in use"]
     assert healed == []
