@@ -28,6 +28,7 @@ from primus_bootstrap.inventory.edit.draft import (
 from primus_bootstrap.inventory.edit.host_edits import NewHost, direct_groups, host_variables, names_in, with_host, with_value, without_host
 from primus_bootstrap.inventory.load import validate
 from primus_bootstrap.inventory.rules.day2_nodes import check_joining, inherited
+from primus_bootstrap.inventory.rules.hosts import host_name_fault
 from primus_bootstrap.inventory.source.variable_files import read_variable_files
 
 if TYPE_CHECKING:
@@ -95,6 +96,8 @@ def make_addition(  # noqa: PLR0913 - the options of the verb
         PlanError: The host cannot be added, or it exists and differs.
         InventoryError: hosts.yaml has problems, or would have with the new host.
     """
+    if fault := host_name_fault(name):
+        raise UsageError(fault[0], fix=fault[1])
     options = replace(options, extra_vars=(f"node={name}",))
     try:
         file = read_hosts_text(path)

@@ -93,6 +93,10 @@ def refused(*words: str | Path) -> PrimusError:
     [
         (["new10", "--groups", "gpu_nod"], "no such group: gpu_nod", "did you mean gpu_node?"),
         (["new10"], "no group is given", "--like"),
+        (["gpu 2", "--groups", "gpu_node"], "`gpu 2` is not a host name", "use letters, digits"),
+        (["gpu[2:3]", "--groups", "gpu_node"], "`gpu[2:3]` is not a host name", "use letters, digits"),
+        (["Knoten-ä", "--groups", "gpu_node"], "`Knoten-ä` is not a host name", "use letters, digits"),
+        (["user@gpu2", "--groups", "gpu_node"], "`user@gpu2` is not a host name", "use letters, digits"),
         (["new10", "--groups", "redis"], "other hosts depend on the hosts of", "primus-bootstrap apply"),
         (["new10", "--groups", "gpu_node,slurm_controller"], "other hosts depend on the hosts of", "primus-bootstrap apply"),
         (["new10", "--like", "od9"], "no host od9", "did you mean"),
