@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from contextlib import nullcontext
 from ipaddress import IPv4Network, ip_network
 from typing import TYPE_CHECKING, Any
@@ -67,28 +69,27 @@ def ensure_hosts_file(lab: Lab, request: Request, lock_cluster: LockCluster = la
     Raises:
         LabError: The file was edited, and its hosts or the requested form do not match.
     """
-    path = lab.hosts_file
-    if not path.exists():
-        _write(path, hosts_text(lab, request.form or "whole"))
+    if not lab.hosts_file.exists():
+        _write(lab, request.form or "whole")
         return True
-    if _new_text(lab, request) is None:
+    if _new_form(lab, request) is None:
         return False
     with lock_cluster(lab.cluster_state):
-        text = _new_text(lab, request)  # again: it may have been edited before the lock was acquired
-        if text is not None:
-            _write(path, text)
-    return text is not None
+        form = _new_form(lab, request)  # again: it may have been edited before the lock was acquired
+        if form is not None:
+            _write(lab, form)
+    return form is not None
 
 
-def _new_text(lab: Lab, request: Request) -> str | None:
-    """Return the new text of an existing hosts.yaml, or None if it stays unchanged."""
+def _new_form(lab: Lab, request: Request) -> Form | None:
+    """Return the form in which an existing hosts.yaml must be written again, or None if it stays unchanged."""
     hosts = read_hosts(lab.hosts_file)
-    form = _unedited_form(lab, hosts)
-    if form is None:
+    unedited = _unedited_form(lab, hosts)
+    if unedited is None:
         _check_edited(lab, hosts, request)
         return None
-    text = hosts_text(lab, request.form or form)
-    return text if lab.hosts_file.read_text() != text else None
+    form = request.form or unedited
+    return form if lab.hosts_file.read_text() != hosts_text(lab, form) else None
 
 
 def _check_edited(lab: Lab, hosts: dict[str, str], request: Request) -> None:
@@ -114,13 +115,37 @@ def _check_edited(lab: Lab, hosts: dict[str, str], request: Request) -> None:
     )
 
 
-def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, text)
+def _write(lab: Lab, form: Form) -> None:
+    """Write hosts.yaml, and its sum, so that a later release knows that nobody edited it."""
+    text = hosts_text(lab, form)
+    for path, content in ((lab.hosts_file, text), (_written_file(lab), json.dumps({"form": form, "sha256": _sum(text)}) + "\n")):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, content)
+
+
+def _written_file(lab: Lab) -> Path:
+    """Return the file with the form and the sum of the hosts.yaml that `lab up` wrote last."""
+    return lab.lab_state / "hosts-file.json"
+
+
+def _sum(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _written_form(lab: Lab) -> Form | None:
+    """Return the form of a file that is as `lab up`, possibly of another release, wrote it; None if it was edited."""
+    try:
+        written: Any = json.loads(_written_file(lab).read_text())
+        unedited = written["sha256"] == _sum(lab.hosts_file.read_text())
+        return next((form for form in FORMS if unedited and form == written["form"]), None)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _unedited_form(lab: Lab, hosts: dict[str, str]) -> Form | None:
-    """Return the form of a file that equals the text of `lab up` for its number of hosts, or None if it was edited."""
+    """Return the form of a file that `lab up` wrote, or None if it was edited or is that of another lab."""
+    if form := _written_form(lab):
+        return form
     subnet = recorded_subnet(lab.hosts_file)
     if subnet is None or not hosts:
         return None

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from primus_bootstrap import content
+from primus_bootstrap.lab import hosts_file
 from primus_bootstrap.lab.hosts_file import ensure_hosts_file, read_hosts, recorded_subnet
 from primus_bootstrap.lab.hosts_text import hosts_text
 from primus_bootstrap.lab.lab_values import DEFAULT_COUNT, DEFAULT_NAME, Lab, LabError, make_lab, subnet_candidates
@@ -73,6 +74,22 @@ def test_unedited_file_is_updated_for_more_hosts(tmp_path: Path) -> None:
 
     assert ensure_hosts_file(a_lab(tmp_path, 5), ANY) is True
     assert len(read_hosts(tmp_path / "hosts.yaml")) == 5
+
+
+def test_unedited_file_of_an_earlier_release_is_updated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in another form. After an edit, it stays."""
+    lab = a_lab(tmp_path)
+    with monkeypatch.context() as earlier:
+        earlier.setattr(hosts_file, "hosts_text", lambda lab, form: hosts_text(lab, form).replace("# The lab:", "# A lab of yesterday:"))
+        ensure_hosts_file(lab, ANY)
+    old = lab.hosts_file.read_text()
+
+    assert ensure_hosts_file(lab, ANY) is True
+    assert lab.hosts_file.read_text() == hosts_text(lab) != old
+    lab.hosts_file.write_text(old + "# mine\n")
+    assert ensure_hosts_file(lab, ANY) is False
+    with pytest.raises(LabError, match="--bare would overwrite it"):
+        ensure_hosts_file(lab, Request(form="bare"))
 
 
 def test_edited_file_with_the_same_hosts_is_unchanged(tmp_path: Path) -> None:
