@@ -238,13 +238,15 @@ def test_unknown_host_is_refused(lab: RunningLab) -> None:
     assert "choose from: node1, node2, node3" in done.stderr
 
 
-def test_lab_of_another_folder_is_refused(lab: RunningLab, tmp_path: Path) -> None:
-    """Another folder does not have the keys of a running lab."""
-    done = run_cli("lab", "up", "--name", lab.name, "--dir", str(tmp_path))
+@pytest.mark.parametrize("words", [("up",), ("down",), ("down", "--purge"), ("fault", "kill", "node2"), ("fault", "heal", "node2")])
+def test_lab_of_another_folder_is_refused(lab: RunningLab, tmp_path: Path, words: tuple[str, ...]) -> None:
+    """Another folder does not have the keys of a running lab, and may not break or remove it."""
+    done = run_cli("lab", *words, "--name", lab.name, "--dir", str(tmp_path))
 
     assert done.returncode == 1
     assert f"was created from the folder {lab.folder}" in done.stderr
     assert list(tmp_path.iterdir()) == []
+    assert all(node["ssh"] for node in nodes_of(lab).values())
 
 
 def test_edited_inventory_is_not_overwritten(lab: RunningLab) -> None:
