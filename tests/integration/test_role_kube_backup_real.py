@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.unit.role_module import _load
+from tests.unit.role_module import load_file
 from tests.unit.test_role_kube_backup import KUBESPRAY, ROLE, member, settings
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-serves: Any = _load("etcd_serves", ROLE / "files/etcd_serves.py")
+serves: Any = load_file(ROLE / "files/etcd_serves.py", "etcd_serves")
 
 
 def test_only_the_local_api_server_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

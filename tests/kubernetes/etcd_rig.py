@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap import content
-from tests.unit.role_module import _load
+from tests.unit.role_module import load_file
 from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-authority: Any = _load("etcd_rig_authority", content.roles_dir() / "host_certificate/action_plugins/host_certificate.py")
+authority: Any = load_file(content.roles_dir() / "host_certificate/action_plugins/host_certificate.py", "etcd_rig_authority")
 
 SYSTEMCTL = """#!{python}
 import os, signal, subprocess, sys, time

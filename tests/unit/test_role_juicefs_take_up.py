@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap import content
-from tests.unit.role_module import _load
+from tests.unit.role_module import load_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import pytest
 
 FILES = content.roles_dir() / "juicefs" / "files"
-users: Any = _load("juicefs_users", FILES / "juicefs_users.py")
+users: Any = load_file(FILES / "juicefs_users.py")
 
 
 # --- The reload of the unit ---

@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from primus_bootstrap import content
-from tests.unit.role_module import _load, load_role_module
+from tests.unit.role_module import load_file, load_role_module
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 ROLE = content.roles_dir() / "kube_backup"
-member: Any = _load("etcd_member", ROLE / "files/etcd_member.py")
-backup: Any = _load("etcd_backup", ROLE / "files/etcd_backup.py")
-restore: Any = _load("etcd_restore", ROLE / "files/etcd_restore.py")
-quorum: Any = _load("etcd_quorum", ROLE / "files/etcd_quorum.py")
-verify: Any = _load("etcd_verify", ROLE / "files/etcd_verify.py")
-chosen: Any = _load("kube_backup_filter", ROLE / "filter_plugins/kube_backup.py")
+member: Any = load_file(ROLE / "files/etcd_member.py", "etcd_member")
+backup: Any = load_file(ROLE / "files/etcd_backup.py", "etcd_backup")
+restore: Any = load_file(ROLE / "files/etcd_restore.py", "etcd_restore")
+quorum: Any = load_file(ROLE / "files/etcd_quorum.py", "etcd_quorum")
+verify: Any = load_file(ROLE / "files/etcd_verify.py", "etcd_verify")
+chosen: Any = load_file(ROLE / "filter_plugins/kube_backup.py", "kube_backup_filter")
 static_pod: Any = load_role_module("kube_certificates", "kube_static_pod")
-copies: Any = _load("kube_backup_copies", ROLE / "action_plugins/kube_backup_copies.py")
+copies: Any = load_file(ROLE / "action_plugins/kube_backup_copies.py", "kube_backup_copies")
 
 KUBESPRAY = """# Environment file for etcd 3.6.1
 ETCD_DATA_DIR=/var/lib/etcd

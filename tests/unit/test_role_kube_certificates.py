@@ -14,15 +14,15 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from primus_bootstrap import content
-from tests.unit.role_module import _load, load_role_module
+from tests.unit.role_module import load_file, load_role_module
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 files: Any = load_role_module("kube_certificates", "kube_certificate_files")
 pod: Any = load_role_module("kube_certificates", "kube_static_pod")
-processes: Any = _load("kube_processes_here", content.roles_dir() / "kube_certificates/module_utils/kube_processes.py")
-judge: Any = _load("kube_certificates_filter", content.roles_dir() / "kube_certificates/filter_plugins/kube_certificates.py")
+processes: Any = load_file(content.roles_dir() / "kube_certificates/module_utils/kube_processes.py", "kube_processes_here")
+filters: Any = load_file(content.roles_dir() / "kube_certificates/filter_plugins/kube_certificates.py", "kube_certificates_filter")
 
 NOW = 1_800_000_000.0
 MANIFEST = """apiVersion: v1

@@ -14,12 +14,12 @@ from primus_bootstrap.kubernetes import commands
 from primus_bootstrap.kubernetes.cordons import Cordons
 from primus_bootstrap.kubernetes.node_marks import is_cordoned
 from tests.unit.kube_nodes_rig import FakeApi
-from tests.unit.role_module import _load
+from tests.unit.role_module import load_file
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-judge: Any = _load("kube_upgrade_filter", content.roles_dir() / "kube_upgrade/filter_plugins/kube_upgrade.py")
+filters: Any = load_file(content.roles_dir() / "kube_upgrade/filter_plugins/kube_upgrade.py", "kube_upgrade_filter")
 NEWEST = load_release().newest
 MINOR = int(NEWEST.split(".")[1])
 
