@@ -76,6 +76,41 @@ def test_the_gid_is_found_by_type_and_address(tmp_path: Path) -> None:
     assert nics.read_ports(sysfs.Host(root))[0].gid_index == 4
 
 
+def test_link_local_addresses_are_not_used(tmp_path: Path) -> None:
+    """The GID is the first with a routable IPv4 address; a port with link-local addresses only is not chosen beside others."""
+    root = expand("mi300x-roce", tmp_path)
+    gids = [root / f"sys/class/infiniband/bnxt_re{index}/ports/1" for index in (0, 1)]
+    for port in gids:
+        for path in (port / "gids").iterdir():
+            path.write_text("0000:0000:0000:0000:0000:0000:0000:0000\n")
+        (port / "gids/3").write_text("::ffff:169.254.9.9\n")
+        (port / "gids/1").write_text("fe80::1\n")
+        (port / "gid_attrs/types/1").write_text("RoCE v2\n")
+        (port / "gid_attrs/types/5").write_text("RoCE v2\n")
+    (gids[0] / "gids/5").write_text("::ffff:10.100.0.13\n")
+    found = {port.device: port for port in nics.read_ports(sysfs.Host(root))}
+    chosen = nics.choose_ports(list(found.values()), [])
+
+    assert (found["bnxt_re0"].gid_index, found["bnxt_re0"].link_local) == (5, False)
+    assert (found["bnxt_re1"].gid_index, found["bnxt_re1"].link_local) == (None, True)
+    assert "bnxt_re0:1" in chosen.hca_list
+    assert "bnxt_re1:1" not in chosen.hca_list
+
+
+def test_ports_with_link_local_addresses_are_used_if_no_port_has_another() -> None:
+    """Some fabrics have no other addresses."""
+    assert nics.choose_ports(ports(2, link_local=True), []).hca_list == "=mlx5_0:1,mlx5_1:1"
+
+
+def test_virtual_functions_of_this_host_are_not_chosen() -> None:
+    """Eight physical functions with four virtual ones each: only the eight are listed, although the others are as fast."""
+    virtual = [replace(port, device=f"mlx5_{number + 8}", physical_function=port.pci_address) for number, port in enumerate(ports(8) * 4)]
+    fabric = nics.choose_ports([*ports(8), *virtual], [])
+
+    assert [port.device for port in fabric.chosen] == [f"mlx5_{index}" for index in range(8)]
+    assert "a virtual function of 0000:06:00.0" in fabric.ports[-1].reason
+
+
 def test_ports_sort_by_number() -> None:
     """mlx5_2 sorts before mlx5_10."""
     assert sorted(["mlx5_10", "mlx5_2", "bnxt_re0"], key=nics.natural) == ["bnxt_re0", "mlx5_2", "mlx5_10"]

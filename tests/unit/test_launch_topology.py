@@ -40,11 +40,19 @@ def test_one_process_per_visible_gpu() -> None:
         shape(gpus(8), {"NVIDIA_VISIBLE_DEVICES": "0"}).nproc,
         shape(gpus(8, "nvidia"), {"CUDA_VISIBLE_DEVICES": "3"}).nproc,
         shape(gpus(8, "nvidia"), {"NVIDIA_VISIBLE_DEVICES": "all"}).nproc,
+        shape(gpus(8, "nvidia"), {"NVIDIA_VISIBLE_DEVICES": "void"}).nproc,
         shape(gpus(8), {"GPUS_PER_NODE": "2"}).nproc,
         shape(gpus(8), {"GPUS_PER_NODE": "2"}, nproc=4).nproc,
     ]
 
-    assert found == [8, 3, 8, 1, 8, 2, 4]
+    assert found == [8, 3, 8, 1, 8, 8, 2, 4]
+
+
+@pytest.mark.parametrize("value", ["none", ""])
+def test_a_variable_that_hides_every_gpu_is_an_error(value: str) -> None:
+    """One process without a GPU would train on the CPU, or fail later without a cause."""
+    with pytest.raises(PlanError, match="NVIDIA_VISIBLE_DEVICES=.* hides every GPU"):
+        shape(gpus(8, "nvidia"), {"NVIDIA_VISIBLE_DEVICES": value})
 
 
 def test_an_unknown_number_of_gpus_is_an_error() -> None:

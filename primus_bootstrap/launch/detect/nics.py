@@ -3,10 +3,11 @@
 A port is chosen if all of these hold, in this order:
 
 1. The site does not deny it.
-2. It works: ACTIVE, LinkUp, known link layer, readable rate.
+2. It works: ACTIVE, LinkUp, known link layer, readable rate. It is not a virtual function of a device on this host.
 3. It does not carry the cluster's route, unless all ports do.
-4. It is in the fastest group.
-5. It shares a PCIe switch with a GPU, on hosts built with compute ports near the GPUs.
+4. It has an address that other hosts can route to, unless no port has one (RoCE).
+5. It is in the fastest group.
+6. It shares a PCIe switch with a GPU, on hosts built with compute ports near the GPUs.
 
 If two groups tie, no port is chosen, because a wrong fabric is worse than NCCL's own search.
 """
@@ -47,6 +48,8 @@ class Port:
     numa_node: int | None
     gid_index: int | None  # the RoCE v2 entry with an IPv4 address, or None
     path: tuple[str, ...] = ()
+    link_local: bool = False  # RoCE: every address of the port is link-local (169.254.0.0/16, fe80::/10)
+    physical_function: str = ""  # the PCI address of the physical function on this host, for a virtual function
     chosen: bool | None = None  # None until `choose_ports` has decided; `reason` then explains the decision
     denied: bool = False
     reason: str = ""
@@ -108,6 +111,7 @@ def choose_ports(ports: Sequence[Port], gpus: Sequence[Gpu], *, deny: Sequence[s
     on_route = frozenset(route_devices)
     checked = [_check_port(port, deny) for port in ports]
     checked = _reject(checked, lambda port: bool(on_route & set(port.netdevs)), "carries the cluster's route, and other ports are free")
+    checked = _reject(checked, lambda port: port.link_local, "has only link-local addresses, and other ports have an address")
     checked, reason = _keep_fastest(checked)
     checked = _keep_near(checked, gpus)
     chosen = [port for port in checked if port.chosen]
@@ -149,6 +153,8 @@ def _problem(port: Port) -> str:
         return f"its state is {port.state or 'unreadable'}, not ACTIVE"
     if port.physical_state != "LinkUp":
         return f"its physical state is {port.physical_state or 'unreadable'}, not LinkUp"
+    if port.physical_function:
+        return f"a virtual function of {port.physical_function}, which is on this host"
     if not port.kind:
         return "its link layer is neither InfiniBand nor Ethernet"
     return "its rate cannot be read" if port.rate_gbit_per_s is None else ""
@@ -213,6 +219,7 @@ def _read_port(device: Path, number: int) -> Port:
     rate = re.match(r"\s*(\d+(?:\.\d+)?) Gb/sec", sysfs.read_text(path / "rate") or "")
     node = sysfs.read_int(device / "device" / "numa_node")
     layer = sysfs.read_text(path / "link_layer") or ""
+    gids = _roce_addresses(path) if layer == "Ethernet" else {}
     return Port(
         device=device.name,
         number=number,
@@ -223,8 +230,10 @@ def _read_port(device: Path, number: int) -> Port:
         netdevs=_netdevs(device, number),
         pci_address=sysfs.link_name(device / "device"),
         numa_node=node if node is not None and node >= 0 else None,
-        gid_index=_gid_index(path) if layer == "Ethernet" else None,
+        gid_index=next((index for index, address in gids.items() if address.ipv4_mapped and not _is_link_local(address)), None),
         path=sysfs.device_path(device / "device"),
+        link_local=bool(gids) and all(_is_link_local(address) for address in gids.values()),
+        physical_function=sysfs.link_name(device / "device" / "physfn"),
     )
 
 
@@ -245,8 +254,9 @@ def _netdevs(device: Path, number: int) -> tuple[str, ...]:
     return matching or nets
 
 
-def _gid_index(port: Path) -> int | None:
-    """Return the lowest index of a RoCE v2 GID with an IPv4 address (::ffff:a.b.c.d)."""
+def _roce_addresses(port: Path) -> dict[int, ipaddress.IPv6Address]:
+    """Return the addresses of the RoCE v2 GIDs by index, in ascending order. An IPv4 address is mapped (::ffff:a.b.c.d)."""
+    found: dict[int, ipaddress.IPv6Address] = {}
     indices = sorted(int(name) for name in sysfs.names_in(port / "gids") if name.isdecimal())
     for index in indices[:_GIDS]:
         if "v2" not in (sysfs.read_text(port / "gid_attrs" / "types" / str(index)) or ""):
@@ -255,6 +265,10 @@ def _gid_index(port: Path) -> int | None:
             address = ipaddress.IPv6Address(sysfs.read_text(port / "gids" / str(index)) or "")
         except ValueError:
             continue
-        if address.ipv4_mapped is not None:
-            return index
-    return None
+        if not address.is_unspecified:
+            found[index] = address
+    return found
+
+
+def _is_link_local(address: ipaddress.IPv6Address) -> bool:
+    return (address.ipv4_mapped or address).is_link_local

@@ -22,6 +22,10 @@ _VISIBLE = {
     "amd": ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"),
     "nvidia": ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"),
 }
+# Values that restrict nothing. With CDI, the container toolkit sets NVIDIA_VISIBLE_DEVICES=void, and the devices come from the CDI file:
+# https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/docker-specialized.html
+_ALL_DEVICES = ("all", "void")
+_NO_DEVICES = ("", "none", "NoDevFiles")
 
 
 @dataclass(frozen=True)
@@ -108,9 +112,13 @@ def _nproc(settings: Settings, environment: Mapping[str, str], gpus: GpuFindings
     if setting != "auto" or "nproc" in values.slurm or environment.get("GPUS_PER_NODE"):
         return values.number("nproc", "GPUS_PER_NODE", 1)
     for variable in _VISIBLE.get(gpus.vendor, ()):
-        if environment.get(variable, "all") != "all":
+        devices = environment.get(variable, "all").strip()
+        if devices in _NO_DEVICES:
+            what = f"{variable}={devices} hides every GPU, so there would be 0 processes"
+            raise PlanError(what, fix=f"unset {variable}, or pass --nproc with the number of processes per node")
+        if devices not in _ALL_DEVICES:
             values.reasons["nproc"] = f"the devices in {variable}"
-            return len([item for item in environment[variable].split(",") if item.strip()])
+            return len([item for item in devices.split(",") if item.strip()])
     if gpus.verdict in (OK, MIXED):
         values.reasons["nproc"] = f"GPUs of this host: {gpus.name or 'mixed models'}"
         return len(gpus.gpus)
