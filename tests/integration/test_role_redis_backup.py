@@ -76,7 +76,7 @@ def test_backup_of_an_emptied_redis_removes_no_other(tmp_path: Path, programs: d
     status, complaint, left = back_up(tmp_path, programs, BYTES="90")
 
     assert status == 1
-    assert "it has 90 bytes, an earlier one 1000" in complaint
+    assert "the backup has 90 bytes, an earlier one 1000" in complaint
     assert "Fix: " in complaint
     assert len(left) == 3
 
@@ -97,7 +97,7 @@ def test_restore_reports_its_backup(tmp_path: Path, programs: dict[str, str]) ->
     newest = put(tmp_path, "20250102T000000Z", age_h=3.5)
     done = restore(tmp_path, programs)
 
-    assert done.stdout == f"takes {newest}, 3 h old, 7 keys\n"
+    assert done.stdout == f"{newest}, 3 h old, 7 keys\n"
 
 
 def test_old_or_empty_backup_must_be_named(tmp_path: Path, programs: dict[str, str]) -> None:
@@ -108,8 +108,8 @@ def test_old_or_empty_backup_must_be_named(tmp_path: Path, programs: dict[str, s
     empty = restore(tmp_path, programs, KEYS="0")
 
     assert (refused.returncode, empty.returncode) == (1, 1)
-    assert "30 h old, 7 keys, and more than 24 h would be lost. Fix: name it" in refused.stderr
-    assert "it holds nothing. Fix: name an older one" in empty.stderr
+    assert "30 h old, 7 keys, and more than 24 h would be lost. Fix: to use it anyway" in refused.stderr
+    assert "it is empty. Fix: set redis_restore_file to an older one" in empty.stderr
     assert str(old) in empty.stderr
     assert restore(tmp_path, programs, str(old), KEYS="0").returncode == 0
 

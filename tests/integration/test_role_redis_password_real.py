@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from primus_bootstrap import content
 from tests.unit.test_role_redis_password import module
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+UTILITIES = str(content.roles_dir() / "redis" / "module_utils")
 
 
 @pytest.mark.parametrize(("check", "said"), [(True, ("changed", False)), (False, ("failed", True))])
@@ -24,7 +27,10 @@ def test_check_mode_before_the_first_run_finds_no_old_password(
     if config:
         (tmp_path / "redis.conf").write_text(config)
     paths = {"config": f"{tmp_path}/redis.conf", "client_env": f"{tmp_path}/client.env", "applied": f"{tmp_path}/applied"}
-    given = json.dumps({"ANSIBLE_MODULE_ARGS": {"do": "forget", **paths, "_ansible_check_mode": check}})
-    done = subprocess.run([sys.executable, module.__file__], input=given, capture_output=True, text=True, timeout=60, check=False)
+    given = json.dumps({"ANSIBLE_MODULE_ARGS": {"action": "remove_old", **paths, "_ansible_check_mode": check}})
+    # Ansible puts the role's module_utils beside its own.
+    start = f"import ansible.module_utils as utils, runpy; utils.__path__.append({UTILITIES!r})\n"
+    start += f"runpy.run_path({module.__file__!r}, run_name='__main__')"
+    done = subprocess.run([sys.executable, "-c", start], input=given, capture_output=True, text=True, timeout=60, check=False)
 
     assert said in json.loads(done.stdout).items(), done.stdout + done.stderr

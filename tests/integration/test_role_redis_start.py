@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FILES = content.roles_dir() / "redis" / "files"
-SCRIPT = (FILES / "await.sh").read_text(encoding="utf-8") + (FILES / "take_up.sh").read_text(encoding="utf-8")
+SCRIPT = (FILES / "wait_for_start.sh").read_text(encoding="utf-8") + (FILES / "restart_if_changed.sh").read_text(encoding="utf-8")
 # The states of the unit, one per query, the last one repeats; each restart is recorded.
 SYSTEMCTL = """#!/bin/sh
 cd "$STUB"
@@ -72,7 +72,7 @@ def test_wait_ends_with_the_current_state(tmp_path: Path) -> None:
     code, _, errors, restarts = take_up(tmp_path, LOADING, wait_s=1)
 
     assert (code, restarts) == (1, [])
-    assert "Redis still loads its data after 1 s, and goes on. Fix: wait" in errors
+    assert "Redis still loads its data after 1 s, and continues. Fix: wait" in errors
 
 
 @pytest.mark.parametrize(

@@ -45,9 +45,9 @@ def outcomes(server: Any) -> dict[str, str]:
 def test_healthy_server_passes_every_check() -> None:
     """Covers access, persistence, policy and a synchronous replica."""
     server = make_server(HEALTHY)
-    effects.look_at_access(server)
-    effects.look_at_durability(server)
-    effects.look_at_replication(server, "", 1, lambda _: None)
+    effects.check_access(server)
+    effects.check_durability(server)
+    effects.check_replication(server, "", 1, lambda _: None)
 
     assert set(outcomes(server).values()) == {"pass"}
     assert len(outcomes(server)) == 9
@@ -56,7 +56,7 @@ def test_healthy_server_passes_every_check() -> None:
 def test_server_without_password_fails_both_refusals() -> None:
     """Open access fails, although PING works."""
     server = make_server(HEALTHY, refusal="PONG\n")
-    effects.look_at_access(server)
+    effects.check_access(server)
 
     assert outcomes(server) == {"answers": "pass", "refuses_wrong_password": "fail", "refuses_no_password": "fail"}
 
@@ -64,9 +64,9 @@ def test_server_without_password_fails_both_refusals() -> None:
 def test_unreachable_server_is_unknown() -> None:
     """Without output of redis-cli no check passes or fails."""
     server = make_server({}, refusal="")
-    effects.look_at_access(server)
-    effects.look_at_durability(server)
-    effects.look_at_replication(server, "10.0.0.1", 0, lambda _: None)
+    effects.check_access(server)
+    effects.check_durability(server)
+    effects.check_replication(server, "10.0.0.1", 0, lambda _: None)
 
     assert set(outcomes(server).values()) == {"unknown"}
 
@@ -84,7 +84,7 @@ def test_unreachable_server_is_unknown() -> None:
 def test_each_risk_of_data_loss_fails(good: str, bad: str, check: str) -> None:
     """No append-only file, a failed write, rewrite or snapshot, and an eviction policy each fail with a fix."""
     server = make_server({words: answer.replace(good, bad) for words, answer in HEALTHY.items()})
-    effects.look_at_durability(server)
+    effects.check_durability(server)
     failed = [record for record in server.verdicts if record["verdict"] == "fail"]
 
     assert [record["check"] for record in failed] == [f"redis.{check}"]
@@ -98,7 +98,7 @@ def test_nearly_full_memory_fails(tmp_path: Path, used: str, bound: str, verdict
     """The limit is the configured one, else the machine's memory. It fails before Redis refuses writes."""
     memory = HEALTHY["INFO memory"].replace("used_memory:1000\r\n", f"used_memory:{used}\r\n" if used else "")
     server = make_server({**HEALTHY, "INFO memory": memory.replace("maxmemory:0", f"maxmemory:{bound}")})
-    effects.look_at_room(server, tmp_path)
+    effects.check_free_space(server, tmp_path)
 
     assert outcomes(server) == {"memory": verdict, "disk": "pass"}
 
@@ -109,10 +109,10 @@ def test_disk_without_space_for_a_rewrite_fails(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "appendonlydir" / "appendonly.aof.1.base.rdb").write_bytes(b"0" * (3 << 20))
     monkeypatch.setattr(effects.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 2 << 20})())
     server = make_server(HEALTHY)
-    effects.look_at_room(server, tmp_path)
+    effects.check_free_space(server, tmp_path)
     monkeypatch.undo()
     missing = make_server(HEALTHY)
-    effects.look_at_room(missing, tmp_path / "none")
+    effects.check_free_space(missing, tmp_path / "none")
 
     assert outcomes(server)["disk"] == "fail"
     assert outcomes(missing)["disk"] == "unknown"
@@ -131,7 +131,7 @@ def test_disk_without_space_for_a_rewrite_fails(tmp_path: Path, monkeypatch: pyt
 def test_failed_backup_fails(shown: str, newest: str, verdict: str) -> None:
     """The last run must have succeeded and created a backup."""
     server = make_server(HEALTHY)
-    effects.look_at_backup(server, shown, newest)
+    effects.check_backup(server, shown, newest)
 
     assert outcomes(server) == {"backup": verdict}
 
@@ -144,7 +144,7 @@ def test_replica_is_waited_for() -> None:
     def heal(_: float) -> None:
         answers["INFO replication"] = "role:slave\r\nmaster_link_status:up\r\n"
 
-    effects.look_at_replication(server, "10.0.0.1", 0, heal)
+    effects.check_replication(server, "10.0.0.1", 0, heal)
 
     assert outcomes(server) == {"replication": "pass"}
 
@@ -153,7 +153,7 @@ def test_missing_replica_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     """A primary with too few synchronous replicas fails after the waiting time."""
     monkeypatch.setattr(effects, "SYNC_S", 0.0)
     server = make_server({"INFO replication": "role:master\r\nslave0:ip=10.0.0.2,port=6379,state=wait_bgsave,offset=0,lag=0\r\n"})
-    effects.look_at_replication(server, "", 1, lambda _: None)
+    effects.check_replication(server, "", 1, lambda _: None)
 
     assert outcomes(server) == {"replication": "fail"}
     assert server.verdicts[0]["found"] == "0 online"
@@ -162,7 +162,7 @@ def test_missing_replica_fails(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_single_host_skips_replication() -> None:
     """The record gives the reason."""
     server = make_server(HEALTHY)
-    effects.look_at_replication(server, "", 0, lambda _: None)
+    effects.check_replication(server, "", 0, lambda _: None)
 
     assert outcomes(server) == {"replication": "skipped"}
 
@@ -172,8 +172,8 @@ def test_overcommit_is_checked_if_configurable(tmp_path: Path) -> None:
     setting = tmp_path / "overcommit_memory"
     setting.write_text("0\n", encoding="ascii")
     server = make_server(HEALTHY)
-    effects.look_at_host(server, "active", str(setting))
-    effects.look_at_host(server, "inactive", str(tmp_path / "none"))
+    effects.check_host(server, "active", str(setting))
+    effects.check_host(server, "inactive", str(tmp_path / "none"))
 
     assert [record["verdict"] for record in server.verdicts] == ["pass", "fail", "fail", "skipped"]
 
@@ -189,16 +189,16 @@ def test_password_may_contain_an_equals_sign(tmp_path: Path) -> None:
 def test_no_verdict_contains_the_password() -> None:
     """Verdicts are written to journal and report."""
     server = make_server({**HEALTHY, "PING": "unexpected\n"})
-    effects.look_at_access(server)
+    effects.check_access(server)
 
     assert PASSWORD not in str(server.verdicts)
 
 
-@pytest.mark.parametrize(("keep", "fix"), [(False, "apply the phase storage on all hosts"), (True, "secrets rotate redis --interrupt")])
+@pytest.mark.parametrize(("keep", "fix"), [(False, "without --limit"), (True, "secrets rotate redis --interrupt")])
 def test_old_password_in_pods_is_reported_with_a_fix(fix: str, *, keep: bool) -> None:
     """The fix differs if mounts in pods use the old password."""
     server = make_server({"ACL GETUSER default": f"passwords\n{'a' * 64}\n{'b' * 64}\n"})
-    effects.look_at_passwords(server, keep_former=keep)
+    effects.check_passwords(server, keep_old_password=keep)
 
     assert outcomes(server) == {"one_password": "fail"}
     assert fix in server.verdicts[0]["fix"]
@@ -209,7 +209,7 @@ def test_old_password_in_pods_is_reported_with_a_fix(fix: str, *, keep: bool) ->
     [
         (True, "0", [], "pass", "closed"),
         (True, "6379", ["10.0.0.3"], "fail", "6379 open, used by 10.0.0.3"),
-        (True, "6379", [], "fail", "6379 open, used by nobody now"),
+        (True, "6379", [], "fail", "6379 open, used by no client now"),
         (True, "", [], "unknown", ""),
         (False, "6379", [], "skipped", "6379"),
     ],
@@ -217,7 +217,7 @@ def test_old_password_in_pods_is_reported_with_a_fix(fix: str, *, keep: bool) ->
 def test_open_plain_port_is_reported_with_its_clients(*, tls: bool, port: str, users: list[str], verdict: str, words: str) -> None:
     """It fails until it is closed. Without TLS it is skipped."""
     server = make_server({"CONFIG GET port": f"port\n{port}\n" if port else ""})
-    effects.look_at_plain_port(server, tls=tls, users=lambda _: users)
+    effects.check_plain_port(server, tls=tls, users=lambda _: users)
 
     assert (server.verdicts[0]["verdict"], server.verdicts[0]["found"]) == (verdict, words)
     assert verdict != "fail" or "apply hosts.yaml --phase storage" in server.verdicts[0]["fix"]
@@ -227,7 +227,7 @@ def test_open_plain_port_is_reported_with_its_clients(*, tls: bool, port: str, u
 def test_expiring_certificate_fails_in_advance(days: int, verdict: str) -> None:
     """Clients still accept it at that time."""
     server = make_server(HEALTHY)
-    effects.look_at_certificate(server, lambda: 1000.0 + days * 86400, 30, now=1000.0)
+    effects.check_certificate(server, lambda: 1000.0 + days * 86400, 30, now=1000.0)
 
     assert outcomes(server) == {"certificate": verdict}
 
@@ -243,6 +243,6 @@ def test_rejected_certificate_fails_and_unreachable_server_is_unknown(error: OSE
         raise error
 
     server = make_server(HEALTHY)
-    effects.look_at_certificate(server, ends, 30, now=0.0)
+    effects.check_certificate(server, ends, 30, now=0.0)
 
     assert outcomes(server) == {"certificate": verdict}

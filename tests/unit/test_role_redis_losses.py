@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 state_module: Any = load_role_module("redis", "redis_state")
-losses: Any = load_filters("redis").redis_losses
+losses: Any = load_filters("redis").redis_data_loss_errors
 
 ADDRESS = "10.0.0.1"
 EMPTY = {"answers": False, "follows": "", "files": "none"}
@@ -27,19 +27,19 @@ PROMOTED = PROMOTED.replace("replid2:0000", "replid2:aaaa").replace("second_repl
 
 def state_from(info: str, **facts: Any) -> dict[str, Any]:
     """Return the state that an INFO text gives."""
-    return {"follows": "", **state_module.facts_in(info), "files": "aof", **facts}
+    return {"follows": "", **state_module.parse_info(info), "files": "aof", **facts}
 
 
 PRIMARY = state_from(PROMOTED, history="aaaa", former_history="0000", former_offset=-1, offset=50)
 STRANGER = state_from(PROMOTED, history="cccc", former_history="0000", former_offset=-1, offset=9)
 
 
-def refusals_of(first: Any, other: Any, *, give_up: tuple[str, ...] = ()) -> tuple[list[str], list[str]]:
+def refusals_of(first: Any, other: Any, *, discard_on: tuple[str, ...] = ()) -> tuple[list[str], list[str]]:
     """Return the refusals for the future primary n1 and for n2; None is a host without an answer."""
     given = {"n1": first, "n2": other}
     hostvars = {name: {"__redis_state": {"state": state}} for name, state in given.items()}
     answering = [name for name, state in given.items() if state is not None]
-    return tuple(losses(name, ["n1", "n2"], hostvars, answering, ADDRESS, give_up) for name in given)
+    return tuple(losses(name, ["n1", "n2"], hostvars, answering, ADDRESS, discard_on) for name in given)
 
 
 def test_info_is_parsed() -> None:
@@ -52,7 +52,7 @@ def test_info_is_parsed() -> None:
 @pytest.mark.parametrize("info", ["", "NOAUTH Authentication required.\r\n", "# Replication\r\nrole:master\r\n"])
 def test_incomplete_answer_gives_no_state(info: str) -> None:
     """A missing answer is not taken for an empty server."""
-    assert state_module.facts_in(info) == {"answers": False}
+    assert state_module.parse_info(info) == {"answers": False}
 
 
 def test_loading_server_has_an_unknown_number_of_keys() -> None:
@@ -69,23 +69,23 @@ def test_state_is_queried_with_the_current_settings(tmp_path: Path) -> None:
     text = f"# requirepass foobared\nport 0\ntls-port 7379\ninclude {tmp_path}/password.conf\nreplicaof 10.0.0.1 7379\n"
     (tmp_path / "written.conf").write_text(text)
 
-    assert state_module.read_settings(state_module.read_config(tmp_path / "written.conf")) == {
+    assert state_module.read_settings(tmp_path / "written.conf") == {
         "port": "0",
         "tls-port": "7379",
         "requirepass": "secret-0001",
         "replicaof": "10.0.0.1 7379",
     }
-    assert EMPTY.items() <= state_module.look(tmp_path / "redis.conf", tmp_path, tmp_path / "applied").items()
+    assert EMPTY.items() <= state_module.read_state(tmp_path / "redis.conf", tmp_path, tmp_path / "applied").items()
 
 
 def test_files_show_the_data_that_a_start_would_load(tmp_path: Path) -> None:
     """Old and new append-only files count. A lone dump would not be loaded."""
     (tmp_path / "appendonlydir").mkdir()
-    found = [state_module.files_in(tmp_path)]
+    found = [state_module.data_files(tmp_path)]
     (tmp_path / "dump.rdb").touch()
-    found.append(state_module.files_in(tmp_path))
+    found.append(state_module.data_files(tmp_path))
     (tmp_path / "appendonlydir" / "appendonly.aof.manifest").touch()
-    found.append(state_module.files_in(tmp_path))
+    found.append(state_module.data_files(tmp_path))
 
     assert found == ["none", "rdb", "aof"]
 
@@ -112,9 +112,9 @@ def test_lossless_changes_are_allowed(first: Any, other: Any) -> None:
 @pytest.mark.parametrize(
     ("first", "other", "message"),
     [
-        (EMPTY, state_from(REPLICA), "n1 holds nothing, and n2 would lose"),  # The primary's machine was replaced.
-        (state_from(PROMOTED, keys=0), state_from(PROMOTED), "n1 holds nothing, and n2 would lose"),
-        (EMPTY, {"answers": False, "follows": "", "files": "aof"}, "n1 holds nothing, and n2 would lose"),
+        (EMPTY, state_from(REPLICA), "n1 has no data, and n2 would lose"),  # The primary's machine was replaced.
+        (state_from(PROMOTED, keys=0), state_from(PROMOTED), "n1 has no data, and n2 would lose"),
+        (EMPTY, {"answers": False, "follows": "", "files": "aof"}, "n1 has no data, and n2 would lose"),
         (STRANGER, state_from(PROMOTED), "n1 may not have"),  # The old primary returned and n2 was promoted.
         (state_from(PROMOTED), state_from(PROMOTED, history="aaaa", offset=78), "n1 may not have"),  # It wrote after the promotion.
         (state_from(REPLICA), PRIMARY, "REPLICAOF NO ONE"),  # The order changed while both run.
@@ -128,12 +128,12 @@ def test_change_that_would_empty_a_host_is_refused_on_both(first: Any, other: An
     assert of_first == of_other
     assert message in of_first[0]
     assert "Fix: " in of_first[0]
-    assert refusals_of(first, other, give_up=("n2",)) == ([], [])
+    assert refusals_of(first, other, discard_on=("n2",)) == ([], [])
 
 
 def test_unreachable_host_is_unknown() -> None:
     """An empty primary waits for it. A host with data does not follow it."""
-    assert "n2, which may hold the data, does not answer" in refusals_of(EMPTY, None)[0][0]
+    assert "n2, which may have the data, does not answer" in refusals_of(EMPTY, None)[0][0]
     assert "n1 may not have" in refusals_of(None, state_from(PROMOTED))[1][0]
 
 

@@ -49,10 +49,10 @@ def test_both_passwords_work_until_the_old_one_is_removed(tmp_path: Path) -> Non
     server, applied = Server(FORMER), tmp_path / "applied"
     applied.touch()
 
-    assert [module.take(server.call, NEW, FORMER, applied, check=False) for _ in range(2)] == [True, False]
+    assert [module.add(server.call, NEW, FORMER, applied, check=False) for _ in range(2)] == [True, False]
     assert server.passwords == [FORMER, NEW]
     assert server.masterauth == NEW
-    assert [module.forget(server.call, NEW, 60.0, check=False) for _ in range(2)] == [True, False]
+    assert [module.remove_old(server.call, NEW, 60.0, check=False) for _ in range(2)] == [True, False]
     assert server.passwords == [NEW]
     assert list(server.clients) == ["4"]
     assert applied.exists(), "no restart is needed"
@@ -72,8 +72,8 @@ def test_interrupted_run_is_completed(tmp_path: Path) -> None:
             return server.call(password, line)
 
         with pytest.raises(KeyboardInterrupt):
-            module.take(call, NEW, FORMER, tmp_path / "applied", check=False)
-        assert module.take(server.call, NEW, FORMER, tmp_path / "applied", check=False)
+            module.add(call, NEW, FORMER, tmp_path / "applied", check=False)
+        assert module.add(server.call, NEW, FORMER, tmp_path / "applied", check=False)
         assert (server.passwords, server.masterauth) == ([FORMER, NEW], NEW)
 
 
@@ -82,34 +82,34 @@ def test_server_that_rejects_both_is_restarted(tmp_path: Path) -> None:
     applied = tmp_path / "applied"
     applied.touch()
 
-    assert module.take(Server("another").call, NEW, FORMER, applied, check=False)
+    assert module.add(Server("another").call, NEW, FORMER, applied, check=False)
     assert not applied.exists()
 
 
 @pytest.mark.parametrize("answer", ["", "LOADING Redis is loading the dataset in memory"])
 def test_unreachable_server_is_not_changed(tmp_path: Path, answer: str) -> None:
     """A stopped or loading server reads the password from its file."""
-    assert not module.take(lambda _password, _line: answer, NEW, FORMER, tmp_path / "applied", check=False)
+    assert not module.add(lambda _password, _line: answer, NEW, FORMER, tmp_path / "applied", check=False)
 
 
 def test_check_mode_changes_no_password(tmp_path: Path) -> None:
     """It reports a pending change."""
     server = Server(FORMER)
 
-    assert module.take(server.call, NEW, FORMER, tmp_path / "applied", check=True)
+    assert module.add(server.call, NEW, FORMER, tmp_path / "applied", check=True)
     assert server.passwords == [FORMER]
 
 
 def test_error_contains_no_password() -> None:
     """The message contains only the first words of the command."""
     with pytest.raises(ValueError, match=r"^ACL SETUSER was answered by ERR syntax$"):
-        module.do(lambda _password, _line: "ERR syntax", FORMER, f"ACL SETUSER default >{NEW}")
+        module.run(lambda _password, _line: "ERR syntax", FORMER, f"ACL SETUSER default >{NEW}")
 
 
 def test_settings_are_read_with_their_includes(tmp_path: Path) -> None:
     """Port from redis.conf, password from the included file."""
     (tmp_path / "password.conf").write_text(f"requirepass {NEW}\n")
     (tmp_path / "redis.conf").write_text(f"# a comment\nport 7000\ninclude {tmp_path}/password.conf\n")
-    found = module.settings_of(tmp_path / "redis.conf")
+    found = module.read_settings(tmp_path / "redis.conf")
 
     assert (found["port"], found["requirepass"]) == ("7000", NEW)

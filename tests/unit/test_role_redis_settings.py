@@ -20,7 +20,7 @@ state: Any = load_role_module("redis", "redis_state")
 FORMER = """# Ansible managed
 bind 127.0.0.1 10.0.0.1
 port 6379
-# A new password is taken up without a restart, so it has a file of its own.
+# A new password needs no restart, so it has its own file.
 include {folder}/password.conf
 appendonly yes
 maxmemory 0mb
@@ -61,7 +61,7 @@ def with_tls(folder: Path) -> Path:
 
 def test_tls_and_memory_limit_need_no_restart(tmp_path: Path) -> None:
     """One command applies both. The port used by mounts stays."""
-    former = state.fixed_part(write(tmp_path).read_text("utf-8"))
+    former = state.restart_digest(write(tmp_path))
     server = Server()
 
     assert settings.apply(server.call, with_tls(tmp_path), former, check=False)
@@ -71,7 +71,7 @@ def test_tls_and_memory_limit_need_no_restart(tmp_path: Path) -> None:
 @pytest.mark.parametrize("other", ["bind 127.0.0.1 10.0.0.2", "bind 127.0.0.1 10.0.0.1\nreplicaof 10.0.0.9 6380"])
 def test_other_setting_requires_a_restart(tmp_path: Path, other: str) -> None:
     """If the address or the primary changed too, no command is sent."""
-    former = state.fixed_part(write(tmp_path).read_text("utf-8"))
+    former = state.restart_digest(write(tmp_path))
     config = with_tls(tmp_path)
     config.write_text(config.read_text("utf-8").replace("bind 127.0.0.1 10.0.0.1", other), encoding="utf-8")
     server = Server()
@@ -83,15 +83,9 @@ def test_other_setting_requires_a_restart(tmp_path: Path, other: str) -> None:
 @pytest.mark.parametrize(("former", "answer"), [("", "OK"), (None, "ERR CONFIG SET failed")])
 def test_unknown_start_or_rejection_requires_a_restart(tmp_path: Path, former: str | None, answer: str) -> None:
     """Redis before 7.0 rejects the command. Without a start record other differences are unknown."""
-    known = state.fixed_part(write(tmp_path).read_text("utf-8")) if former is None else former
+    known = state.restart_digest(write(tmp_path)) if former is None else former
 
     assert not settings.apply(Server(answer).call, with_tls(tmp_path), known, check=False)
-
-
-def test_both_modules_ignore_the_same_settings() -> None:
-    """One digests the old file, the other the new one."""
-    assert settings.LIVE == state.LIVE
-    assert settings.fixed_part(FORMER) == state.fixed_part(FORMER)
 
 
 def test_new_certificate_is_loaded_once(tmp_path: Path) -> None:
@@ -143,8 +137,8 @@ def test_each_client_is_listed_once() -> None:
         "0      0      10.0.0.1:6379  10.0.0.3:51120\n0 5 10.0.0.1:6379 10.0.0.3:51126\n0 0 [::ffff:10.0.0.1]:6379 [::ffff:10.0.0.2]:4\n"
     )
 
-    assert settings.users_of(listing) == ["10.0.0.2", "10.0.0.3"]
-    assert settings.users_of("") == []
+    assert settings.clients_in(listing) == ["10.0.0.2", "10.0.0.3"]
+    assert settings.clients_in("") == []
 
 
 def test_write_does_not_follow_a_planted_link(tmp_path: Path) -> None:
@@ -152,7 +146,7 @@ def test_write_does_not_follow_a_planted_link(tmp_path: Path) -> None:
     (tmp_path / "other").write_text("theirs", encoding="utf-8")
     (tmp_path / ".applied.new").symlink_to(tmp_path / "other")
 
-    settings.note(tmp_path / "applied", "mine\n")
+    settings.write_record(tmp_path / "applied", "mine\n")
 
     assert (tmp_path / "other").read_text("utf-8") == "theirs"
     assert (tmp_path / "applied").read_text("utf-8") == "mine\n"
@@ -160,18 +154,18 @@ def test_write_does_not_follow_a_planted_link(tmp_path: Path) -> None:
 
 def test_plain_port_of_an_older_release_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The role keeps it open. A package's default file, without a password, has no clients."""
-    monkeypatch.setattr(state, "is_applied", lambda _: True)
-    monkeypatch.setattr(state, "make_call", lambda _: lambda _section: "")
+    monkeypatch.setattr(state, "is_current", lambda _: True)
+    monkeypatch.setattr(state, "redis_cli", lambda *_: "")
     meminfo = tmp_path / "meminfo"
     meminfo.write_text("MemTotal:       24684020 kB\nMemFree: 1 kB\n", encoding="utf-8")
 
-    found = state.look(write(tmp_path), tmp_path, tmp_path / "applied", meminfo)
+    found = state.read_state(write(tmp_path), tmp_path, tmp_path / "applied", meminfo)
     package = tmp_path / "package.conf"
     package.write_text("port 6379\n", encoding="utf-8")
-    fresh = state.look(package, tmp_path, tmp_path / "applied", meminfo)
+    fresh = state.read_state(package, tmp_path, tmp_path / "applied", meminfo)
 
     assert (found["plain_port"], found["tls_port"], found["memory_mib"]) == (6379, 0, 24105)
-    assert found["fixed"] == settings.fixed_part((tmp_path / "redis.conf").read_text("utf-8"))
+    assert found["restart_digest"] == settings.restart_digest(tmp_path / "redis.conf")
     assert (fresh["plain_port"], fresh["tls_port"]) == (0, 0)
 
 

@@ -44,7 +44,7 @@ def redis_vars(csi: list[str], url: str | None = None, **more: Any) -> dict[str,
     }
     groups = {"redis": ["r1"], "juicefs_client": ["c1"], **({"juicefs_csi": csi} if csi else {})}
     templar = Templar(loader=DataLoader(), variables={**stated, "groups": groups, "hostvars": hosts, "inventory_hostname": "r1", **more})
-    return {name: templar.template(stated[name]) for name in ("redis_clients", "redis_keep_former")}
+    return {name: templar.template(stated[name]) for name in ("redis_clients", "redis_keep_old_password")}
 
 
 @pytest.mark.parametrize(
@@ -62,8 +62,8 @@ def test_the_old_password_stays_valid_while_pods_may_use_it(csi: list[str], url:
     found = redis_vars(csi, url)
     interrupting = redis_vars(csi, url, rotate_interrupt="true")
 
-    assert (found["redis_clients"], found["redis_keep_former"]) == (clients, keep)
-    assert interrupting == {**found, "redis_keep_former": False}, "with --interrupt all pods have restarted"
+    assert (found["redis_clients"], found["redis_keep_old_password"]) == (clients, keep)
+    assert interrupting == {**found, "redis_keep_old_password": False}, "with --interrupt all pods have restarted"
 
 
 @pytest.mark.parametrize("name", ["storage.yml", "day2/rotate/redis.yml"])
@@ -75,7 +75,7 @@ def test_new_mounts_of_pods_get_the_new_password_before_the_old_one_is_removed(n
         for number, play in enumerate(plays)
         if str(play.get("ansible.builtin.import_playbook", "")).endswith("kubernetes/volumes.yml")
     ]
-    forgets = [number for number, play in enumerate(plays) if "tasks_from': 'forget'" in str(play)]
+    forgets = [number for number, play in enumerate(plays) if "tasks_from': 'remove_old_password'" in str(play)]
 
     assert len(pods) == len(forgets) == 1
     assert pods < forgets

@@ -1,4 +1,4 @@
-# Print the programs that listen on port $1 and are not the main process of one of the units $2...; nothing where the port is free or ours.
+# Print the programs that listen on port $1, except the main processes of the units $2... Nothing is printed if the port is free or ours.
 port=$1
 shift
 ours=$(for unit in "$@"; do systemctl show --property MainPID --value "$unit" 2> /dev/null; done | sed 's/^/pid=/' | paste -sd' ' -)

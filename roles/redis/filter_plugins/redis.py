@@ -1,5 +1,5 @@
 # ruff: noqa: INP001 (Ansible loads it by path)
-"""What the role `redis` decides on the controller: whether a change of roles, or an empty primary, would empty a host that holds data."""
+"""Filter `redis_data_loss_errors`: detects changes of the group redis that would lose data."""
 
 from __future__ import annotations
 
@@ -8,78 +8,79 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_GIVE_UP = '-e \'{{"redis_give_up_hosts": ["{host}"]}}\' gives them up (they are set aside in its data folder)'
+_DISCARD = 'pass -e \'{{"redis_discard_data_on": ["{host}"]}}\' to discard them (they are set aside in its data folder)'
 
 
-def redis_losses(  # noqa: PLR0913, PLR0917 (what both sides of each pair are; Jinja passes them in order)
-    host: str, hosts: Sequence[str], hostvars: Mapping[str, Any], answering: Sequence[str], address: str, give_up: Sequence[str]
+def redis_data_loss_errors(  # noqa: PLR0913, PLR0917 (the facts of both hosts of each pair; Jinja passes them in order)
+    host: str, hosts: Sequence[str], hostvars: Mapping[str, Any], answering: Sequence[str], address: str, discard_on: Sequence[str]
 ) -> list[str]:
-    """Return why this host must not be changed: data that would be lost, each with its fix.
+    """Return an error with its fix for each loss of data that a change of this host would cause.
 
     Args:
-        host: The host that is asked about.
+        host: The host to check.
         hosts: The group, the future primary first.
-        hostvars: Where each host's `__redis_state` is.
-        answering: The hosts that answer in this run; of the others nothing is known.
-        address: The future primary's address, as its replicas name it.
-        give_up: Hosts whose data may go.
+        hostvars: Contains each host's `__redis_state`.
+        answering: The hosts that answer in this run; the state of the others is unknown.
+        address: The future primary's address, as its replicas use it.
+        discard_on: Hosts whose data may be discarded.
     """
     states = {name: (hostvars[name].get("__redis_state") or {}).get("state") if name in answering else None for name in hosts}
     first, *others = hosts
     if host == first:
         pairs = [(other, states[other]) for other in others]
-        found = [_unread(first, states[first])] if first not in give_up else []
+        found = [_ignored_dump(first, states[first])] if first not in discard_on else []
     else:
         pairs, found = [(host, states[host])], []
-    found += [_lost(first, states[first], other, state, address) for other, state in pairs if other not in give_up]
+    found += [_loss(first, states[first], other, state, address) for other, state in pairs if other not in discard_on]
     return [reason for reason in found if reason]
 
 
-def _unread(first: str, state: Mapping[str, Any] | None) -> str:
-    """A Redis that kept no append-only file starts empty with one, and then overwrites dump.rdb (redis.io, persistence)."""
+def _ignored_dump(first: str, state: Mapping[str, Any] | None) -> str:
+    """Return an error if Redis would start empty and then overwrite dump.rdb: it had no append-only file before (redis.io, persistence)."""
     if state is None or state["files"] != "rdb" or (state["answers"] and state["keys"] == 0):
         return ""
     return (
-        f"{first} has a dump.rdb and no append-only file, so Redis would begin empty. Fix: `redis-cli CONFIG SET appendonly yes` "
+        f"{first} has a dump.rdb and no append-only file, so Redis would start empty. Fix: run `redis-cli CONFIG SET appendonly yes` "
         "in the Redis that runs there, wait for `aof_rewrite_in_progress:0` in `INFO persistence`, and apply again; or move dump.rdb away"
     )
 
 
-def _holds(state: Mapping[str, Any]) -> bool:
-    """Whether a host holds data; what is not known is taken for data."""
+def _has_data(state: Mapping[str, Any]) -> bool:
+    """Return whether a host has data. An unknown number of keys counts as data."""
     return bool(state["keys"] != 0) if state["answers"] else state["files"] != "none"
 
 
-def _lost(first: str, primary: Mapping[str, Any] | None, other: str, state: Mapping[str, Any] | None, address: str) -> str:
-    """Return what `other` would lose by following `first`, or nothing."""
-    give_up = _GIVE_UP.format(host=other)
-    if state is None:  # nothing is done to it now, but where it comes back, it follows
-        if primary is None or _holds(primary):
+def _loss(first: str, primary: Mapping[str, Any] | None, other: str, state: Mapping[str, Any] | None, address: str) -> str:
+    """Return an error if `other` would lose data as a replica of `first`."""
+    discard = _DISCARD.format(host=other)
+    if state is None:  # It is not changed now, but becomes a replica when it returns.
+        if primary is None or _has_data(primary):
             return ""
-        return f"{first} holds nothing, and {other}, which may hold the data, does not answer. Fix: start {other}; or {give_up}"
-    if not _holds(state):
+        return f"{first} has no data, and {other}, which may have the data, does not answer. Fix: start {other}; or {discard}"
+    if not _has_data(state):
         return ""
-    if primary is not None and not _holds(primary):
-        return f"{first} holds nothing, and {other} would lose what it holds by following it. Fix: put {other} first; or {give_up}"
-    if state["follows"] == address or (primary and primary["answers"] and state["answers"] and _descends(primary, state)):
+    if primary is not None and not _has_data(primary):
+        reason = f"{first} has no data, and {other} would lose its data as a replica of it"
+        return f"{reason}. Fix: put {other} first in the group redis; or {discard}"
+    if state["follows"] == address or (primary and primary["answers"] and state["answers"] and _is_descendant(primary, state)):
         return ""
     fix = (
-        f"see that Redis runs on both; to make {first} the primary, stop the clients, then `redis-cli REPLICAOF NO ONE` on {first} "
-        f"while it is in sync; else put {other} first in the group redis"
+        f"check that Redis runs on both; to make {first} the primary, stop the clients, then `redis-cli REPLICAOF NO ONE` on {first} "
+        f"while it is in sync; otherwise put {other} first in the group redis"
     )
-    return f"{other} holds data which {first} may not have, and would lose them by following it. Fix: {fix}; or {give_up}"
+    return f"{other} has data that {first} may not have, and would lose them as its replica. Fix: {fix}; or {discard}"
 
 
-def _descends(primary: Mapping[str, Any], state: Mapping[str, Any]) -> bool:
-    """Whether all of `state`'s history is part of the primary's, as Redis itself decides for a partial resynchronisation."""
-    if state["history"] == primary["history"]:  # of the two, the replica has its data from the other
+def _is_descendant(primary: Mapping[str, Any], state: Mapping[str, Any]) -> bool:
+    """Return whether the whole history of `state` is part of the primary's, as Redis itself decides for a partial resynchronisation."""
+    if state["history"] == primary["history"]:  # The replica of the two has its data from the other.
         return bool(state["role"] == "replica")
     return bool(state["history"] == primary["former_history"] and state["offset"] < primary["former_offset"])
 
 
 class FilterModule:
-    """Ansible finds filters through this class."""
+    """The filters, as Ansible loads them."""
 
     def filters(self) -> dict[str, Any]:
         """Return the filters by name."""
-        return {"redis_losses": redis_losses}
+        return {"redis_data_loss_errors": redis_data_loss_errors}

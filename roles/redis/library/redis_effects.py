@@ -1,7 +1,7 @@
 #!/usr/bin/python
-"""Ask a Redis server what it answers, refuses, persists and replicates: the Ansible module `redis_effects`, which changes nothing.
+"""Verify a Redis server: access, durability, free space, backups, replication and TLS. It changes nothing and reports verdicts.
 
-The password is read on the host from a file that only root can read, and goes to redis-cli through the environment, never as an argument.
+The password is read on the host from a file that only root can read, and passed to redis-cli in its environment, never as an argument.
 """
 
 from __future__ import annotations
@@ -18,134 +18,135 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.redis_connection import AUTH_ERRORS, CALL_S, redis_cli
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 SCHEMA = "primus.verdict/1"
 SOURCE = "roles/redis/meta/argument_specs.yml"
-# How long a replica may take to catch up after a start, and one call may take.
+# How long a replica may take to catch up after a start.
 SYNC_S = 60.0
-CALL_S = 15.0
-# Part of its memory from which on Redis counts as full.
-FULL = 0.9
+# Part of the memory limit above which the check `memory` fails.
+MAX_MEMORY_SHARE = 0.9
 DATA = Path("/var/lib/redis")
 OVERCOMMIT = "/proc/sys/vm/overcommit_memory"
-# A mount pod begins with the Secret's password and keeps it; a pod that starts anew gets a mount pod of its own with the new one:
-# https://juicefs.com/docs/csi/guide/pv/ (volume credentials), 2026-07.
-FORGET_PODS = (
-    "the former one is kept, as pods' mounts hold it. Let every pod with a volume of juicefs_csi start anew, until `kubectl get pods -A"
-    " -l app.kubernetes.io/name=juicefs-mount` shows none from before the change; then `secrets rotate redis --interrupt`"
-    " (plain: -e secret=redis -e rotate_interrupt=true) forgets it. A restart of Redis forgets it at once"
-)
-REFUSED = ("NOAUTH", "WRONGPASS", "AUTH failed")
 APPLY = "primus-bootstrap apply hosts.yaml --phase storage"
+# A mount pod reads the Secret's password at its start and keeps it. A restarted pod gets a new mount pod with the new password:
+# https://juicefs.com/docs/csi/guide/pv/ (volume credentials), 2026-07.
+FIX_PODS = (
+    "the old password stays valid, because mounts in pods use it. Restart every pod with a volume of juicefs_csi, until"
+    " `kubectl get pods -A -l app.kubernetes.io/name=juicefs-mount` shows none from before the change; then run"
+    " `secrets rotate redis --interrupt` (plain Ansible: -e secret=redis -e rotate_interrupt=true) to remove it."
+    " A restart of Redis removes it at once"
+)
+NO_ANSWER = "Redis did not answer"
 
 
 class Server:
-    """The server as a local client sees it; `call` runs redis-cli with a password and returns what it printed."""
+    """The server as a local client sees it. `call` runs redis-cli with a password and returns its output."""
 
     def __init__(self, host: str, call: Callable[[str, Sequence[str]], str], password: str) -> None:
-        """Keep how to call it; verdicts gather in `verdicts`."""
+        """Store the parameters; `verdicts` collects the results."""
         self.host = host
         self.call = call
         self.password = password
         self.verdicts: list[dict[str, Any]] = []
 
-    def ask(self, *words: str) -> str:
+    def command(self, *words: str) -> str:
         """Return the answer to a command, sent with the right password."""
         return self.call(self.password, words)
 
     def info(self, section: str) -> dict[str, str]:
         """Return one section of INFO as names and values."""
-        lines = (line.partition(":") for line in self.ask("INFO", section).splitlines())
+        lines = (line.partition(":") for line in self.command("INFO", section).splitlines())
         return {name: value.strip() for name, colon, value in lines if colon}
 
-    def judge(self, check: str, verdict: str, *, expected: str, found: str, reason: str = "", fix: str = "") -> None:  # noqa: PLR0913 (the record's fields)
-        """Record one verdict."""
+    def add(self, check: str, verdict: str, *, expected: str, found: str, reason: str = "", fix: str = "") -> None:  # noqa: PLR0913 (the record's fields)
+        """Add one verdict."""
         record = {"check": f"redis.{check}", "host": self.host, "verdict": verdict, "expected": expected, "found": found}
         bad = {} if verdict == "pass" else {"reason": reason or f"expected {expected}, found {found}", "fix": fix}
         self.verdicts.append({**record, **bad, "source": SOURCE, "started": time.time(), "seconds": 0.0, "schema": SCHEMA})
 
     def compare(self, check: str, *, expected: str, found: str, fix: str) -> None:
-        """Pass where both are equal, fail where they differ, unknown where nothing was found."""
+        """Add `pass` if both are equal, `fail` if they differ, `unknown` if `found` is empty."""
         verdict = "pass" if found == expected else "fail" if found else "unknown"
-        self.judge(check, verdict, expected=expected, found=found, reason="" if found else "Redis did not say", fix=fix)
+        self.add(check, verdict, expected=expected, found=found, reason="" if found else NO_ANSWER, fix=fix)
 
 
-def look_at_access(server: Server) -> None:
-    """See that the right password is taken, and that a wrong one and none are refused."""
-    server.compare("answers", expected="PONG", found=server.ask("PING").strip()[:200], fix="see `journalctl -u redis-server -n 30`")
+def check_access(server: Server) -> None:
+    """Check that the right password is accepted, and that a wrong one and none are rejected."""
+    server.compare("answers", expected="PONG", found=server.command("PING").strip()[:200], fix="see `journalctl -u redis-server -n 30`")
     for check, password in (("refuses_wrong_password", f"not-{server.password}"), ("refuses_no_password", "")):
         answer = server.call(password, ["PING"])
-        refused = any(word in answer for word in REFUSED)
+        refused = any(word in answer for word in AUTH_ERRORS)
         verdict = "pass" if refused else "fail" if "PONG" in answer else "unknown"
-        found = "refused" if refused else "let in" if "PONG" in answer else "no answer"
-        server.judge(check, verdict, expected="refused", found=found, fix="apply the phase storage again: the password is not in force")
+        found = "refused" if refused else "accepted" if "PONG" in answer else "no answer"
+        server.add(check, verdict, expected="refused", found=found, fix=f"`{APPLY}`: Redis does not use the configured password")
 
 
-def look_at_passwords(server: Server, *, keep_former: bool) -> None:
-    """See that one password is taken: a former one goes when every client was given the new one, and with pods when that is said."""
-    hashes = re.findall(r"(?m)^[0-9a-f]{64}$", server.ask("ACL", "GETUSER", "default"))
-    fix = (
-        FORGET_PODS
-        if keep_former
-        else "apply the phase storage on all hosts: the former one is forgotten once every client has the new one"
-    )
+def check_passwords(server: Server, *, keep_old_password: bool) -> None:
+    """Check that only one password is valid.
+
+    The old one stays valid until every client has the new one, and with pods until an operator removes it.
+    """
+    hashes = re.findall(r"(?m)^[0-9a-f]{64}$", server.command("ACL", "GETUSER", "default"))
+    fix = FIX_PODS if keep_old_password else f"`{APPLY}` without --limit: the old password is removed once every client has the new one"
     server.compare("one_password", expected="1", found=str(len(hashes)) if hashes else "", fix=fix)
 
 
-def look_at_durability(server: Server) -> None:
-    """See that writes go to the append-only file, and that nothing is ever evicted."""
+def check_durability(server: Server) -> None:
+    """Check that writes go to the append-only file, and that no key is ever evicted."""
     persistence = server.info("persistence")
-    again = "apply the phase storage again, and look who changes settings with CONFIG SET"
-    server.compare("append_only_file", expected="1", found=persistence.get("aof_enabled", ""), fix=again)
-    full = "look at the disk of /var/lib/redis: `df -h /var/lib/redis`"
-    server.compare("append_only_file.writes", expected="ok", found=persistence.get("aof_last_write_status", ""), fix=full)
+    fix_setting = f"`{APPLY}`; find out who changed it with CONFIG SET"
+    server.compare("append_only_file", expected="1", found=persistence.get("aof_enabled", ""), fix=fix_setting)
+    fix_disk = "see the free space, `df -h /var/lib/redis`"
+    server.compare("append_only_file.writes", expected="ok", found=persistence.get("aof_last_write_status", ""), fix=fix_disk)
     for check, name in (("append_only_file.rewrite", "aof_last_bgrewrite_status"), ("snapshot", "rdb_last_bgsave_status")):
-        fix = f"{full}, and at its memory: `journalctl -u redis-server -n 30`; Redis refuses writes while a snapshot fails"
+        fix = f"{fix_disk}, and the memory, `journalctl -u redis-server -n 30`; Redis refuses writes while a snapshot fails"
         server.compare(check, expected="ok", found=persistence.get(name, ""), fix=fix)
-    policy = server.ask("CONFIG", "GET", "maxmemory-policy").split()
-    server.compare("noeviction", expected="noeviction", found=policy[-1] if policy else "", fix=again)
+    policy = server.command("CONFIG", "GET", "maxmemory-policy").split()
+    server.compare("noeviction", expected="noeviction", found=policy[-1] if policy else "", fix=fix_setting)
 
 
-def look_at_room(server: Server, data: Path = DATA) -> None:
-    """See that memory is left, and room on the disk for the next rewrite of the append-only file, which is one more copy of it."""
+def check_free_space(server: Server, data: Path = DATA) -> None:
+    """Check that memory is left, and enough disk space for the next rewrite of the append-only file, which makes one more copy of it."""
     memory = server.info("memory")
-    used, bound = int(memory.get("used_memory", 0)), int(memory.get("maxmemory", 0)) or int(memory.get("total_system_memory", 0))
-    found = f"{100 * used // bound} %" if used and bound else ""
-    verdict = "unknown" if not found else "pass" if used <= bound * FULL else "fail"
-    fix = "raise redis_maxmemory_mib, or give the host more memory: once it is full, writes are refused (`OOM command not allowed`)"
-    server.judge("memory", verdict, expected=f"<= {100 * FULL:.0f} %", found=found, reason="" if found else "Redis did not say", fix=fix)
+    used, limit = int(memory.get("used_memory", 0)), int(memory.get("maxmemory", 0)) or int(memory.get("total_system_memory", 0))
+    found = f"{100 * used // limit} %" if used and limit else ""
+    verdict = "unknown" if not found else "pass" if used <= limit * MAX_MEMORY_SHARE else "fail"
+    fix = "raise redis_maxmemory_mib, or give the host more memory: at the limit, writes are refused (`OOM command not allowed`)"
+    reason = "" if found else NO_ANSWER
+    server.add("memory", verdict, expected=f"<= {100 * MAX_MEMORY_SHARE:.0f} %", found=found, reason=reason, fix=fix)
     try:
-        taken = sum(path.stat().st_size for path in [*data.glob("appendonlydir/*"), *data.glob("appendonly.aof")])
+        needed = sum(path.stat().st_size for path in [*data.glob("appendonlydir/*"), *data.glob("appendonly.aof")])
         free = shutil.disk_usage(data).free
     except OSError as error:
-        server.judge("disk", "unknown", expected="", found="", reason=str(error), fix=f"see `ls -l {data}`")
+        server.add("disk", "unknown", expected="", found="", reason=str(error), fix=f"see `ls -l {data}`")
         return
-    words = {"expected": f">= {taken >> 20} MiB free", "found": f"{free >> 20} MiB free"}
-    server.judge("disk", "pass" if free >= taken else "fail", **words, fix=f"free space below {data}: a rewrite needs as much again")
+    facts = {"expected": f">= {needed >> 20} MiB free", "found": f"{free >> 20} MiB free"}
+    server.add("disk", "pass" if free >= needed else "fail", **facts, fix=f"free space below {data}: a rewrite needs a second copy")
 
 
-def look_at_backup(server: Server, shown: str, newest: str) -> None:
-    """See that the last backup went well; before the first one is due there is nothing to see."""
+def check_backup(server: Server, shown: str, newest: str) -> None:
+    """Check that the last backup succeeded. Before the first one is due, the check is skipped."""
     state = dict(line.partition("=")[::2] for line in shown.splitlines())
-    words = {"expected": "success, and a backup", "found": f"{state.get('Result', '')}, {newest or 'none'}"}
-    fix = "see `journalctl -u primus-redis-backup -n 30`; `systemctl start primus-redis-backup` takes one now"
+    facts = {"expected": "success, and a backup", "found": f"{state.get('Result', '')}, {newest or 'none'}"}
+    fix = "see `journalctl -u primus-redis-backup -n 30`; `systemctl start primus-redis-backup` makes a backup now"
     if state.get("Result", "success") != "success":
-        server.judge("backup", "fail", **words, reason=f"the last backup ended with {state['Result']}", fix=fix)
+        server.add("backup", "fail", **facts, reason=f"the last backup ended with {state['Result']}", fix=fix)
     elif newest:
-        server.judge("backup", "pass", **words)
+        server.add("backup", "pass", **facts)
     else:
-        known = "Result" in state and state.get("ExecMainExitTimestampMonotonic") == "0"
-        reason = "none was due yet" if known else "there is no backup, and nothing says why"
-        server.judge("backup", "skipped" if known else "unknown", **words, reason=reason, fix=fix)
+        not_due = "Result" in state and state.get("ExecMainExitTimestampMonotonic") == "0"
+        reason = "no backup was due yet" if not_due else "there is no backup, and systemd does not report why"
+        server.add("backup", "skipped" if not_due else "unknown", **facts, reason=reason, fix=fix)
 
 
-def look_at_replication(server: Server, primary_address: str, replica_count: int, wait: Callable[[float], None]) -> None:
-    """See that a replica has its link, or that a primary has its replicas in sync; a fresh one is waited for."""
+def check_replication(server: Server, primary_address: str, replica_count: int, wait: Callable[[float], None]) -> None:
+    """Check that a replica is connected, or that a primary has its replicas in sync. Wait up to SYNC_S for it."""
     if not primary_address and not replica_count:
-        server.judge("replication", "skipped", expected="", found="", reason="the group redis has one host", fix="")
+        server.add("replication", "skipped", expected="", found="", reason="the group redis has one host", fix="")
         return
     expected = "up" if primary_address else f"{replica_count} online"
     found = ""
@@ -161,93 +162,81 @@ def look_at_replication(server: Server, primary_address: str, replica_count: int
     server.compare("replication", expected=expected, found=found if info else "", fix=fix)
 
 
-def look_at_plain_port(server: Server, *, tls: bool, users: Callable[[str], list[str]]) -> None:
-    """See that the port without TLS is closed; while clients of a former release use it, name them."""
-    port = (server.ask("CONFIG", "GET", "port").split() or [""])[-1]
+def check_plain_port(server: Server, *, tls: bool, users: Callable[[str], list[str]]) -> None:
+    """Check that the port without TLS is closed. If clients from an earlier release use it, name them."""
+    port = (server.command("CONFIG", "GET", "port").split() or [""])[-1]
     if not tls:
-        server.judge("plain_port", "skipped", expected="", found=port, reason="redis_tls is false: nothing is encrypted", fix="")
+        server.add("plain_port", "skipped", expected="", found=port, reason="redis_tls is false: nothing is encrypted", fix="")
         return
     if not port.isdecimal():
-        server.judge("plain_port", "unknown", expected="closed", found="", reason="Redis did not say", fix="see `redis.answers`")
+        server.add("plain_port", "unknown", expected="closed", found="", reason=NO_ANSWER, fix="see the verdict of `redis.answers`")
         return
     try:
-        named = users(port) if port != "0" else []
+        clients = users(port) if port != "0" else []
     except OSError as error:
-        named = [f"unknown ({error})"]
-    found = "closed" if port == "0" else f"{port} open, used by {', '.join(named) or 'nobody now'}"
+        clients = [f"unknown ({error})"]
+    found = "closed" if port == "0" else f"{port} open, used by {', '.join(clients) or 'no client now'}"
     fix = f"when the jobs on these hosts are over: `{APPLY}` with all clients; a pod's mount ends when its pod is restarted"
-    server.judge("plain_port", "pass" if port == "0" else "fail", expected="closed", found=found, fix=fix)
+    server.add("plain_port", "pass" if port == "0" else "fail", expected="closed", found=found, fix=fix)
 
 
-def look_at_certificate(server: Server, ends: Callable[[], float], least_days: int, now: float) -> None:
-    """See that a client that trusts the stated authority accepts the certificate, and that it does not run out soon."""
+def check_certificate(server: Server, ends: Callable[[], float], least_days: int, now: float) -> None:
+    """Check that a client that trusts the configured authority accepts the certificate, and that it is valid for long enough."""
     expected = f"accepted, >= {least_days} days left"
-    fix = f"`{APPLY}` renews a certificate of the cluster's authority; one of your own is replaced in redis_tls_cert_file"
+    fix = f"`{APPLY}` renews a certificate of the cluster's authority; replace your own certificate in redis_tls_cert_file"
     try:
         days = int((ends() - now) // 86400)
     except ssl.SSLError as error:
-        server.judge("certificate", "fail", expected=expected, found="refused", reason=str(error), fix=fix)
+        server.add("certificate", "fail", expected=expected, found="refused", reason=str(error), fix=fix)
         return
     except OSError as error:
-        server.judge("certificate", "unknown", expected=expected, found="", reason=str(error), fix="see `redis.answers`")
+        server.add("certificate", "unknown", expected=expected, found="", reason=str(error), fix="see the verdict of `redis.answers`")
         return
-    server.judge("certificate", "pass" if days >= least_days else "fail", expected=expected, found=f"accepted, {days} days left", fix=fix)
+    server.add("certificate", "pass" if days >= least_days else "fail", expected=expected, found=f"accepted, {days} days left", fix=fix)
 
 
-def look_at_host(server: Server, timer: str, path: str = OVERCOMMIT) -> None:
-    """See that backups are on a timer, and that a fork for them cannot fail for want of memory."""
-    server.compare(
-        "backup_timer", expected="active", found=timer, fix="apply the phase storage again: primus-redis-backup.timer does not run"
-    )
+def check_host(server: Server, timer: str, path: str = OVERCOMMIT) -> None:
+    """Check that the backup timer runs, and that the kernel allows the fork that a backup needs."""
+    server.compare("backup_timer", expected="active", found=timer, fix=f"`{APPLY}`: primus-redis-backup.timer does not run")
     try:
         found = Path(path).read_text(encoding="ascii").strip()
     except OSError:
         found = ""
-    fix = "set vm.overcommit_memory to 1 on the machine: backups under a half-full memory fail without"
+    fix = "sysctl -w vm.overcommit_memory=1: otherwise backups fail once Redis uses half of the memory"
     if found != "1" and not os.access(path, os.W_OK):
-        reason = "this host does not let root set it (a container shares the kernel of its machine)"
-        server.judge("overcommit_memory", "skipped", expected="1", found=found, reason=reason, fix=fix)
+        reason = "root cannot set it on this host (a container shares the kernel of its machine)"
+        server.add("overcommit_memory", "skipped", expected="1", found=found, reason=reason, fix=fix)
         return
     server.compare("overcommit_memory", expected="1", found=found, fix=fix)
 
 
 def make_call(port: int, ca_file: str) -> Callable[[str, Sequence[str]], str]:
-    """Return how to run redis-cli against the local server."""
-    tls = ["--tls", "--cacert", ca_file] if ca_file else []
-
-    def call(password: str, words: Sequence[str]) -> str:
-        environment = {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), **({"REDISCLI_AUTH": password} if password else {})}
-        command = ["redis-cli", "--no-auth-warning", *tls, "-h", "127.0.0.1", "-p", str(port), *words]
-        try:
-            done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=CALL_S)
-        except (OSError, subprocess.TimeoutExpired):
-            return ""
-        return done.stdout + done.stderr
-
-    return call
+    """Return a function that runs redis-cli against the local server."""
+    options = [*(["--tls", "--cacert", ca_file] if ca_file else []), "-p", str(port)]
+    return lambda password, words: redis_cli([options], password, words)
 
 
 def certificate_ends(port: int, ca_file: str) -> float:
-    """Return when the certificate that the server shows runs out, s since 1970.
+    """Return when the certificate of the server expires, in seconds since 1970.
 
     Raises:
-        ssl.SSLError: The authority did not sign it, or it does not name 127.0.0.1.
+        ssl.SSLError: The authority did not sign it, or it does not contain 127.0.0.1.
         OSError: The server does not answer.
     """
     context = ssl.create_default_context(cafile=ca_file)
-    # Python 3.13 asks for extensions that neither Redis nor JuiceFS asks for.
+    # Python 3.13 requires extensions that Redis and JuiceFS do not require.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     plain = socket.create_connection(("127.0.0.1", port), timeout=CALL_S)
     with plain, context.wrap_socket(plain, server_hostname="127.0.0.1") as tls:
-        shown = tls.getpeercert() or {}
-    return float(ssl.cert_time_to_seconds(str(shown["notAfter"])))
+        certificate = tls.getpeercert() or {}
+    return float(ssl.cert_time_to_seconds(str(certificate["notAfter"])))
 
 
 def plain_users(port: str) -> list[str]:
-    """Return the addresses that have a connection to a port of this host.
+    """Return the addresses that are connected to a port of this host.
 
     Raises:
-        OSError: `ss` does not answer.
+        OSError: `ss` fails.
     """
     command = ["ss", "-Htn", "state", "established", f"( sport = :{port} )"]
     try:
@@ -259,13 +248,13 @@ def plain_users(port: str) -> list[str]:
 
 
 def timer_state() -> str:
-    """Return what systemd says of the timer of the backups."""
+    """Return the systemd state of the backup timer."""
     command = ["systemctl", "is-active", "primus-redis-backup.timer"]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=CALL_S).stdout.strip()
 
 
 def backup_state(folder: str) -> tuple[str, str]:
-    """Return what systemd says of the last backup, and the name of the newest."""
+    """Return the systemd properties of the last backup, and the name of the newest backup."""
     properties = "--property=Result,ExecMainExitTimestampMonotonic"
     command = ["systemctl", "show", properties, "primus-redis-backup.service"]
     shown = subprocess.run(command, capture_output=True, text=True, check=False, timeout=CALL_S).stdout
@@ -273,12 +262,12 @@ def backup_state(folder: str) -> tuple[str, str]:
 
 
 def read_password(path: str) -> str:
-    """Return the password of the environment file."""
+    """Return the password in the environment file."""
     return Path(path).read_text(encoding="utf-8").strip().partition("=")[2]
 
 
 def main() -> None:
-    """Read the arguments, look, and report verdicts."""
+    """Run all checks and report the verdicts."""
     module = AnsibleModule(
         argument_spec={
             "host": {"type": "str", "required": True},
@@ -288,25 +277,25 @@ def main() -> None:
             "primary_address": {"type": "str", "required": True},
             "replica_count": {"type": "int", "required": True},
             "backup_dir": {"type": "path", "required": True},
-            "keep_former": {"type": "bool", "default": False},
+            "keep_old_password": {"type": "bool", "default": False},
             "least_days": {"type": "int", "default": 30},
         },
         supports_check_mode=True,
     )
-    wanted: Mapping[str, Any] = module.params
-    if not Path(wanted["env_file"]).exists():
-        module.fail_json(msg=f"{wanted['env_file']} is missing: Redis was not set up here. Fix: apply the phase storage.")
-    server = Server(wanted["host"], make_call(wanted["port"], wanted["ca_file"]), read_password(wanted["env_file"]))
-    look_at_access(server)
-    look_at_passwords(server, keep_former=wanted["keep_former"])
-    look_at_durability(server)
-    look_at_room(server)
-    look_at_backup(server, *backup_state(wanted["backup_dir"]))
-    look_at_replication(server, wanted["primary_address"], wanted["replica_count"], time.sleep)
-    look_at_host(server, timer_state())
-    look_at_plain_port(server, tls=bool(wanted["ca_file"]), users=plain_users)
-    if wanted["ca_file"]:
-        look_at_certificate(server, lambda: certificate_ends(wanted["port"], wanted["ca_file"]), wanted["least_days"], time.time())
+    params: Mapping[str, Any] = module.params
+    if not Path(params["env_file"]).exists():
+        module.fail_json(msg=f"{params['env_file']} is missing: Redis is not set up on this host. Fix: {APPLY}")
+    server = Server(params["host"], make_call(params["port"], params["ca_file"]), read_password(params["env_file"]))
+    check_access(server)
+    check_passwords(server, keep_old_password=params["keep_old_password"])
+    check_durability(server)
+    check_free_space(server)
+    check_backup(server, *backup_state(params["backup_dir"]))
+    check_replication(server, params["primary_address"], params["replica_count"], time.sleep)
+    check_host(server, timer_state())
+    check_plain_port(server, tls=bool(params["ca_file"]), users=plain_users)
+    if params["ca_file"]:
+        check_certificate(server, lambda: certificate_ends(params["port"], params["ca_file"]), params["least_days"], time.time())
     result = {"changed": False, "verdicts": server.verdicts, "stdout": json.dumps({"verdicts": server.verdicts})}
     failed = [f"{record['check']}: {record['reason']}. Fix: {record['fix']}" for record in server.verdicts if record["verdict"] == "fail"]
     if failed:

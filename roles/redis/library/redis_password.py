@@ -1,138 +1,108 @@
 #!/usr/bin/python
-"""Let a running Redis change its password and lose no client: the Ansible module `redis_password`.
+"""Change the password of a running Redis without closing client connections. No collection's module does this.
 
-`take` has the stated password accepted beside the former one; `forget`, once every client has the new one, leaves that alone.
-Passwords are read on the host from files that only root can read, and reach redis-cli by its environment and its input.
+`add` makes Redis accept the new password in addition to the old one. `remove_old`, once every client has the new password, removes the
+old one.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
 import re
-import subprocess
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.redis_connection import AUTH_ERRORS, local_options, read_settings, redis_cli
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    # Sends one line with a command, authenticated with a password, and returns the answer.
     Call = Callable[[str, str], str]
 
-CALL_S = 15.0
-REFUSED = ("NOAUTH", "WRONGPASS", "AUTH failed")
 
-
-def settings_of(config: Path) -> dict[str, str]:
-    """Return the settings of redis.conf and of what it includes, the last of each name."""
-    found: dict[str, str] = {}
-    for line in config.read_text(encoding="utf-8").splitlines():
-        name, _, value = line.strip().partition(" ")
-        if name == "include":
-            found.update(settings_of(Path(value.strip())))
-        elif name:
-            found[name] = value.strip()
-    return found
-
-
-def make_call(settings: dict[str, str]) -> Call:
-    """Return how to give the local server a line of a command with a password; an empty answer is none."""
-    # The file may state a port that the running server does not serve yet. It listens on this host: its certificate is not judged.
-    tls_port, port = settings.get("tls-port", "0"), settings.get("port", "6379")
-    ways = [["--tls", "--insecure", "-p", tls_port]] if tls_port != "0" else []
-    ways += [["-p", port]] if port != "0" else []
-
-    def call(password: str, line: str) -> str:
-        environment = {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "REDISCLI_AUTH": password}
-        answer = ""
-        for where in ways:
-            command = ["redis-cli", "--no-auth-warning", "-h", "127.0.0.1", *where]
-            try:
-                done = subprocess.run(command, input=line, env=environment, capture_output=True, text=True, check=False, timeout=CALL_S)
-            except (OSError, subprocess.TimeoutExpired):
-                continue
-            answer = f"{done.stdout}{done.stderr}".strip()
-            if "Could not connect" not in answer:
-                return answer
-        return answer
-
-    return call
-
-
-def do(call: Call, password: str, line: str) -> None:
-    """Have a command done.
+def run(call: Call, password: str, line: str) -> None:
+    """Run a command that answers OK.
 
     Raises:
-        ValueError: Redis says that it was not; the command, which may hold a password, is not in the message.
+        ValueError: Redis answered something else. The message has only the first two words, because the command may contain a password.
     """
     answer = call(password, line)
     if answer != "OK":
         raise ValueError(f"{' '.join(line.split()[:2])} was answered by {answer[:200] or 'nothing'}")
 
 
-def take(call: Call, password: str, former: str, applied: Path, *, check: bool) -> bool:
-    """Have the password accepted beside the former one; return whether that changed anything.
+def add(call: Call, password: str, old: str, applied: Path, *, check: bool) -> bool:
+    """Make Redis accept the password in addition to the old one, and return whether that changed something.
 
-    A server that takes neither is restarted by the role: what it noted at its start is removed.
+    If the server accepts neither, its start record is removed, and the role restarts it.
     """
     answer = call(password, "PING")
-    if answer == "PONG" or not any(word in answer for word in REFUSED):
-        return False  # it has it already, or does not run, or loads its data and will be asked by the verification
-    known = call(former, "PING") == "PONG" if former else False
+    if answer == "PONG" or not any(word in answer for word in AUTH_ERRORS):
+        return False  # It accepts the password, is stopped, or loads its data; the verification checks it later.
+    old_is_valid = call(old, "PING") == "PONG" if old else False
     if check:
         return True
-    if not known:
+    if not old_is_valid:
         applied.unlink(missing_ok=True)
         return True
-    # In this order: a run that is killed in between finds the password refused still, and does both again.
-    do(call, former, f"CONFIG SET masterauth {password}")
-    do(call, former, f"ACL SETUSER default >{password}")
+    # In this order, because a run that is killed in between finds the password still rejected, and repeats both.
+    run(call, old, f"CONFIG SET masterauth {password}")
+    run(call, old, f"ACL SETUSER default >{password}")
     return True
 
 
-def forget(call: Call, password: str, known_s: float, *, check: bool) -> bool:
-    """Leave one password, and end the connections of clients that are older than it; return whether there was another.
+def remove_old(call: Call, password: str, age_s: float, *, check: bool) -> bool:
+    """Remove every other password, and close the connections of clients that are older than this one.
 
     Args:
-        call: How to give the server a command.
-        password: The one that stays.
-        known_s: For how long clients could have it, s.
-        check: Whether to look only.
+        call: Sends a command to the server.
+        password: The password that stays.
+        age_s: Time since the password was written on this host, in seconds.
+        check: Change nothing.
+
+    Returns:
+        Whether there was another password.
     """
     hashes = set(re.findall(r"(?m)^[0-9a-f]{64}$", call(password, "ACL GETUSER default")))
     if hashes <= {hashlib.sha256(password.encode()).hexdigest()}:
         return False
     if not check:
-        do(call, password, f"ACL SETUSER default resetpass >{password}")
+        run(call, password, f"ACL SETUSER default resetpass >{password}")
         for line in call(password, "CLIENT LIST TYPE normal").splitlines():
             fields = dict(word.partition("=")[::2] for word in line.split())
-            if float(fields.get("age", "0")) > known_s:
+            if float(fields.get("age", "0")) > age_s:
                 call(password, f"CLIENT KILL ID {fields['id']}")
     return True
 
 
 def main() -> None:
-    """Read the arguments, and have the password taken or the former one forgotten."""
+    """Add the new password or remove the old one."""
     paths = {name: {"type": "path", "required": True} for name in ("config", "client_env", "applied")}
-    spec = {"do": {"type": "str", "required": True, "choices": ["take", "forget"]}, **paths}
+    spec = {"action": {"type": "str", "required": True, "choices": ["add", "remove_old"]}, **paths}
     module = AnsibleModule(argument_spec=spec, supports_check_mode=True)
     client_env, check = Path(module.params["client_env"]), module.check_mode
     try:
-        settings = settings_of(Path(module.params["config"]))
-        call, password = make_call(settings), settings["requirepass"]
-        if module.params["do"] == "take":
-            former = client_env.read_text(encoding="utf-8").strip().partition("=")[2] if client_env.exists() else ""
-            changed = take(call, password, former, Path(module.params["applied"]), check=check)
+        settings = read_settings(Path(module.params["config"]))
+        # redis.conf may already have a port that the running server does not serve yet.
+        options = local_options(int(settings.get("tls-port", "0")), int(settings.get("port", "6379")))
+        password = settings["requirepass"]
+
+        def call(password: str, line: str) -> str:
+            return redis_cli(options, password, stdin=line)
+
+        if module.params["action"] == "add":
+            old = client_env.read_text(encoding="utf-8").strip().partition("=")[2] if client_env.exists() else ""
+            changed = add(call, password, old, Path(module.params["applied"]), check=check)
         else:
-            changed = forget(call, password, time.time() - client_env.stat().st_mtime, check=check)
+            changed = remove_old(call, password, time.time() - client_env.stat().st_mtime, check=check)
     except (OSError, ValueError, KeyError) as error:
-        # A look before the first apply, or after a loss, finds no file with a password yet: the run writes it before it comes here.
+        # In check mode before the first apply, or after the files were lost, there is no password file yet. A real run writes it first.
         if check and isinstance(error, (FileNotFoundError, KeyError)):
             module.exit_json(changed=False)
-        module.fail_json(msg=f"Redis on this host does not change its password: {error}. Fix: see `journalctl -u redis-server -n 30`")
+        module.fail_json(msg=f"the password of Redis on this host cannot be changed: {error}. Fix: see `journalctl -u redis-server -n 30`")
     module.exit_json(changed=changed)
 
 

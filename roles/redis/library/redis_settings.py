@@ -1,9 +1,8 @@
 #!/usr/bin/python
-"""Change settings of a running Redis without a restart: the Ansible module `redis_settings`.
+"""Change settings of a running Redis without a restart. community.general.redis needs a Python library on the host, and sets one setting.
 
-`apply` gives the server what the role has written into redis.conf where nothing else in it changed, `load_certificate` has it read new TLS
-files, `close_plain` closes the port without TLS once nobody uses it. A server that does not take a setting is left to the role's restart.
-The password is read on the host from files that only root and Redis can read, and goes to redis-cli through the environment.
+`apply` sets what the role has written into redis.conf, if nothing else in it changed. `load_certificate` loads new TLS files.
+`close_plain` closes the port without TLS once nobody uses it. If the server rejects a setting, the role restarts it.
 """
 
 from __future__ import annotations
@@ -16,91 +15,45 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.redis_connection import CALL_S, LIVE_SETTINGS, local_options, read_settings, redis_cli, restart_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    # Sends one command to the server and returns the answer.
     Call = Callable[[Sequence[str]], str]
 
-CALL_S = 15.0
-# As in the module `redis_state`. The port without TLS comes last: until then it is how the server is reached.
-LIVE = ("maxmemory", "tls-cert-file", "tls-key-file", "tls-ca-cert-file", "tls-auth-clients", "tls-replication", "tls-port", "port")
 CERTIFICATE = ("tls-cert-file", "tls-key-file", "tls-ca-cert-file")
-SHOWN_USERS = 8
+MAX_CLIENTS_SHOWN = 8
 
 
-def settings_of(config: Path) -> dict[str, str]:
-    """Return the settings of redis.conf and of what it includes, the last of each name."""
-    found: dict[str, str] = {}
-    for line in config.read_text(encoding="utf-8").splitlines():
-        name, _, value = line.strip().partition(" ")
-        if name == "include":
-            found.update(settings_of(Path(value.strip())))
-        elif name and not name.startswith("#"):
-            found[name] = value.strip()
-    return found
+def live_settings(settings: dict[str, str]) -> list[str]:
+    """Return names and values of the settings that CONFIG SET can change, in the order of LIVE_SETTINGS."""
+    configured = {"tls-port": "0", "port": "6379", **settings}
+    return [word for name in LIVE_SETTINGS if name in configured for word in (name, configured[name])]
 
 
-def fixed_part(text: str) -> str:
-    """Return a digest of the settings that a running server cannot take; as in the module `redis_state`."""
-    lines = (line.strip() for line in text.splitlines())
-    kept = sorted(line for line in lines if line and not line.startswith("#") and line.split()[0] not in (*LIVE, "include"))
-    return hashlib.sha256("\n".join(kept).encode()).hexdigest()
-
-
-def ways_to(tls_port: int, plain_port: int) -> list[list[str]]:
-    """Return the options of redis-cli for each port that the local server may serve."""
-    # It listens on this host: its certificate is not judged.
-    tls = [["--tls", "--insecure", "-p", str(tls_port)]] if tls_port else []
-    return tls + ([["-p", str(plain_port)]] if plain_port else [])
-
-
-def make_call(ways: Sequence[Sequence[str]], password: str) -> Call:
-    """Return how to give the local server a command by the first way that answers; an empty answer is none."""
-
-    def call(words: Sequence[str]) -> str:
-        environment = {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "REDISCLI_AUTH": password}
-        for where in ways:
-            command = ["redis-cli", "--no-auth-warning", "-h", "127.0.0.1", *where, *words]
-            try:
-                done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=CALL_S)
-            except (OSError, subprocess.TimeoutExpired):
-                continue
-            answer = f"{done.stdout}{done.stderr}".strip()
-            if answer and "Could not connect" not in answer:
-                return answer
-        return ""
-
-    return call
-
-
-def wanted_of(settings: dict[str, str]) -> list[str]:
-    """Return names and values of the settings that CONFIG SET can change, in the order in which they are given."""
-    stated = {"tls-port": "0", "port": "6379", **settings}
-    return [word for name in LIVE if name in stated for word in (name, stated[name])]
-
-
-def apply(call: Call, config: Path, former: str, *, check: bool) -> bool:
-    """Give a running server the settings of redis.conf; return whether it has them all now.
+def apply(call: Call, config: Path, previous_digest: str, *, check: bool) -> bool:
+    """Set the settings of redis.conf in a running server; return whether it has all of them now.
 
     Args:
-        call: How to give the server a command.
+        call: Sends a command to the server.
         config: redis.conf, as the role has written it.
-        former: `fixed_part` of the redis.conf with which the server was started; empty = not known.
-        check: Whether to look only.
+        previous_digest: `restart_digest` of the redis.conf with which the server was started; empty = unknown.
+        check: Change nothing.
     """
-    if not former or fixed_part(config.read_text(encoding="utf-8")) != former or call(["PING"]) != "PONG":
+    if not previous_digest or restart_digest(config) != previous_digest or call(["PING"]) != "PONG":
         return False
-    return check or call(["CONFIG", "SET", *wanted_of(settings_of(config))]) == "OK"
+    return check or call(["CONFIG", "SET", *live_settings(read_settings(config))]) == "OK"
 
 
-def sums(paths: Sequence[Path]) -> str:
-    """Return what `sha256sum` prints of these files."""
+def checksums(paths: Sequence[Path]) -> str:
+    """Return what `sha256sum` prints for these files."""
     return "".join(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path}\n" for path in paths)
 
 
-def note(path: Path, text: str, like: os.stat_result | None = None) -> None:
-    """Write a file whole or not at all, with owner and mode of a former one, else for root alone."""
+def write_record(path: Path, text: str, like: os.stat_result | None = None) -> None:
+    """Replace a file atomically. It gets owner and mode from `like`, otherwise it is readable by root only."""
     new = path.with_name(f".{path.name}.new")
     new.unlink(missing_ok=True)
     handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
@@ -112,42 +65,42 @@ def note(path: Path, text: str, like: os.stat_result | None = None) -> None:
     new.replace(path)
 
 
-def noted_files(applied: Path) -> list[Path]:
-    """Return the files whose sums the unit has noted."""
+def recorded_files(applied: Path) -> list[Path]:
+    """Return the files whose checksums the unit has recorded."""
     return [Path(line.partition("  ")[2]) for line in applied.read_text(encoding="utf-8").splitlines() if "  " in line]
 
 
 def load_certificate(call: Call, settings: dict[str, str], record: Path, *, check: bool) -> bool:
-    """Have the server read its TLS files again where they changed since it last did; return whether they did.
+    """Make the server load its TLS files if they changed since it last did; return whether they changed.
 
     Raises:
-        ValueError: The server refuses them.
+        ValueError: The server rejects them.
     """
     paths = [Path(settings[name]) for name in CERTIFICATE]
-    now = sums(paths)
-    former = record.read_text(encoding="utf-8") if record.exists() else ""
-    if now == former or call(["PING"]) != "PONG":
+    now = checksums(paths)
+    previous = record.read_text(encoding="utf-8") if record.exists() else ""
+    if now == previous or call(["PING"]) != "PONG":
         return False
     if not check:
         answer = call(["CONFIG", "SET", *(word for name in CERTIFICATE for word in (name, settings[name]))])
         if answer != "OK":
             raise ValueError(f"CONFIG SET of its certificate was answered by {answer[:200] or 'nothing'}")
-        note(record, now)
-    # Without a record the server was started with these files.
-    return former != ""
+        write_record(record, now)
+    # Without a record, the server was started with these files.
+    return previous != ""
 
 
-def users_of(listing: str) -> list[str]:
-    """Return the addresses of clients in what `ss` prints of established connections to a port."""
+def clients_in(listing: str) -> list[str]:
+    """Return the addresses of clients from what `ss` prints for established connections to a port."""
     rows = [line.split() for line in listing.splitlines()]
     return sorted({re.sub(r":\d+$", "", row[-1]).strip("[]").removeprefix("::ffff:") for row in rows if len(row) >= 4})
 
 
 def connections(port: str) -> str:
-    """Return what the kernel knows of established connections to a port of this host.
+    """Return what `ss` prints for established connections to a port of this host.
 
     Raises:
-        OSError: `ss` does not answer.
+        OSError: `ss` fails.
     """
     command = ["ss", "-Htn", "state", "established", f"( sport = :{port} )"]
     try:
@@ -158,21 +111,21 @@ def connections(port: str) -> str:
 
 def close_plain(call: Call, plain_config: Path, applied: Path) -> None:
     """Close the port without TLS, now and for later starts."""
-    # In this order: a run that is killed in between finds the port stated still, and does both again.
+    # In this order, because a run that is killed in between finds the port still configured, and repeats both.
     answer = call(["CONFIG", "SET", "port", "0"])
-    note(plain_config, "port 0\n", like=plain_config.stat())
+    write_record(plain_config, "port 0\n", like=plain_config.stat())
     if answer != "OK":
-        applied.unlink(missing_ok=True)  # Redis before 7.0: the role's next task restarts it
+        applied.unlink(missing_ok=True)  # Redis before 7.0: the next task of the role restarts it
 
 
 def main() -> None:
-    """Read the arguments, and change what is asked for."""
+    """Run the action."""
     spec: dict[str, Any] = {
-        "do": {"type": "str", "required": True, "choices": ["apply", "load_certificate", "close_plain"]},
+        "action": {"type": "str", "required": True, "choices": ["apply", "load_certificate", "close_plain"]},
         "config": {"type": "path", "required": True},
         "applied": {"type": "path", "required": True},
-        "former": {"type": "str", "default": ""},
-        "former_ports": {"type": "list", "elements": "int", "default": [0, 0]},
+        "previous_digest": {"type": "str", "default": ""},
+        "previous_ports": {"type": "list", "elements": "int", "default": [0, 0]},
         "record": {"type": "path"},
         "plain_config": {"type": "path"},
     }
@@ -180,26 +133,29 @@ def main() -> None:
     params, check = module.params, module.check_mode
     config, applied = Path(params["config"]), Path(params["applied"])
     try:
-        settings = settings_of(config)
-        ways = ways_to(*params["former_ports"]) + ways_to(int(settings.get("tls-port", "0")), int(settings.get("port", "6379")))
-        call = make_call(ways, settings["requirepass"])
-        if params["do"] == "apply":
-            done = apply(call, config, params["former"], check=check)
+        settings = read_settings(config)
+        password, port = settings["requirepass"], settings.get("port", "6379")
+        options = local_options(*params["previous_ports"]) + local_options(int(settings.get("tls-port", "0")), int(port))
+
+        def call(arguments: Sequence[str]) -> str:
+            return redis_cli(options, password, arguments)
+
+        if params["action"] == "apply":
+            done = apply(call, config, params["previous_digest"], check=check)
             if done and not check:
-                note(applied, sums(noted_files(applied)))
+                write_record(applied, checksums(recorded_files(applied)))
             module.exit_json(changed=done, live=done)
-        if params["do"] == "load_certificate":
+        if params["action"] == "load_certificate":
             module.exit_json(changed=load_certificate(call, settings, Path(params["record"]), check=check))
-        port = settings.get("port", "6379")
-        users = users_of(connections(port)) if port != "0" else []
-        if port != "0" and not users and not check:
+        clients = clients_in(connections(port)) if port != "0" else []
+        if port != "0" and not clients and not check:
             close_plain(call, Path(params["plain_config"]), applied)
-        module.exit_json(changed=port != "0" and not users, users=users[:SHOWN_USERS])
+        module.exit_json(changed=port != "0" and not clients, users=clients[:MAX_CLIENTS_SHOWN])
     except (OSError, ValueError, KeyError) as error:
-        # A look before the first apply finds no files yet.
+        # In check mode before the first apply there are no files yet.
         if check and isinstance(error, (FileNotFoundError, KeyError)):
             module.exit_json(changed=False, users=[], live=False)
-        module.fail_json(msg=f"Redis on this host does not take its settings: {error}. Fix: see `journalctl -u redis-server -n 30`")
+        module.fail_json(msg=f"settings of Redis on this host cannot be changed: {error}. Fix: see `journalctl -u redis-server -n 30`")
 
 
 if __name__ == "__main__":
