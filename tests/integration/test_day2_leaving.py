@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from primus_bootstrap import content
+from tests.playbooks import run_playbook
 from tests.unit.engine_rig import LOCAL, free_port
+
+if TYPE_CHECKING:
+    import subprocess
+    from pathlib import Path
 
 LOCALLY = f"{{ansible_connection: local, ansible_become: false, ansible_python_interpreter: {LOCAL['ansible_python_interpreter']}}}"
 DEAD = f"{{ansible_host: 127.0.0.1, ansible_port: {free_port()}, ansible_become: false}}"
@@ -39,10 +42,8 @@ def drain(folder: Path, controllers: dict[str, str], jobs: str = "") -> subproce
     for name, text in (("scontrol", NODE), ("squeue", jobs)):
         (folder / name).write_text(f"#!/bin/sh\ncat << 'END'\n{text}\nEND\n" if text else "#!/bin/sh\n")
         (folder / name).chmod(0o755)
-    argv = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(folder / "hosts.yaml"), str(folder / "stop.yml")]
-    environment = {**os.environ, "ANSIBLE_CONFIG": str(content.ansible_cfg()), "PATH": f"{folder}:{os.environ['PATH']}"}
     words = ["-e", "node=gpu1", "-e", "slurm_drain_wait_s=0"]
-    return subprocess.run([*argv, *words], env=environment, capture_output=True, text=True, timeout=120, check=False)
+    return run_playbook(folder / "hosts.yaml", folder / "stop.yml", *words, PATH=f"{folder}:{os.environ['PATH']}")
 
 
 def test_a_host_can_be_removed_while_a_backup_controller_is_dead(tmp_path: Path) -> None:
@@ -81,13 +82,9 @@ def test_a_removed_host_has_no_secret_of_the_cluster(tmp_path: Path, role: str, 
     secret = tmp_path / "secret"
     secret.write_text("sesame")
     (tmp_path / "hosts.yaml").write_text(f"all:\n  hosts:\n    gpu1: {LOCALLY}\n  children:\n    {group}: {{hosts: {{gpu1: }}}}\n")
-    playbook = content.playbooks_dir() / "day2/node/stop.yml"
-    argv = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(tmp_path / "hosts.yaml"), str(playbook)]
-    argv += ["-e", "node=gpu1", "-e", f"{variable}={secret}"]
-    argv += ["--start-at-task", f"{role} : {task}"]
-    environment = {**os.environ, "ANSIBLE_CONFIG": str(content.ansible_cfg())}
+    words = ["-e", "node=gpu1", "-e", f"{variable}={secret}", "--start-at-task", f"{role} : {task}"]
 
-    runs = [subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=120, check=False) for _ in range(2)]
+    runs = [run_playbook(tmp_path / "hosts.yaml", "day2/node/stop.yml", *words) for _ in range(2)]
 
     assert not secret.exists()
     assert ["changed=1" in runs[0].stdout, "changed=0" in runs[1].stdout] == [True, True], runs[0].stdout + runs[0].stderr

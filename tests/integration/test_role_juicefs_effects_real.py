@@ -101,10 +101,10 @@ def test_hanging_file_system_fails_after_the_limit(folder: Path, monkeypatch: py
 
 def test_metrics_are_read_from_the_mount(tmp_path: Path) -> None:
     """JuiceFS' metrics pass, other text fails, a missing file is unknown."""
-    found = [effects.look_at_metrics("n1", str(tmp_path))["verdict"]]
+    found = [effects.check_metrics("n1", str(tmp_path))["verdict"]]
     for text in ("juicefs_uptime 3\n", "other 3\n"):
         (tmp_path / ".stats").write_text(text, encoding="utf-8")
-        found.append(effects.look_at_metrics("n1", str(tmp_path))["verdict"])
+        found.append(effects.check_metrics("n1", str(tmp_path))["verdict"])
 
     assert found == ["unknown", "pass", "fail"]
 
@@ -115,11 +115,11 @@ def test_readable_trash_fails() -> None:
     with tempfile.TemporaryDirectory(prefix="primus-test-") as name:
         top = Path(name)
         top.chmod(0o755)
-        found = [effects.look_at_trash("n1", name)]
+        found = [effects.check_trash("n1", name)]
         for mode in (0o500, 0o555):
             (top / ".trash").mkdir(exist_ok=True)
             (top / ".trash").chmod(mode)
-            found.append(effects.look_at_trash("n1", name))
+            found.append(effects.check_trash("n1", name))
 
     assert [one["verdict"] for one in found] == ["pass", "pass", "fail"]
     assert found[2]["fix"].startswith("sh /usr/local/lib/primus/juicefs_trash.sh ")
@@ -138,7 +138,7 @@ def test_readable_trash_fails() -> None:
 def test_dump_must_contain_the_file(tmp_path: Path, program: list[str], answer: str, verdict: str) -> None:
     """A complete dump with the new file passes. It goes to standard output only."""
     (tmp_path / "answer").write_text(answer, encoding="utf-8")
-    found = effects.dump("n1", program, str(tmp_path / "secrets.env"), VERIFY)
+    found = effects.check_dump("n1", program, str(tmp_path / "secrets.env"), VERIFY)
 
     assert found["verdict"] == verdict
     assert (tmp_path / "arguments").read_text(encoding="utf-8").split() == ["dump", program[2], "--subdir=/primus/verify"]
@@ -147,8 +147,8 @@ def test_dump_must_contain_the_file(tmp_path: Path, program: list[str], answer: 
 def test_failed_or_late_dump_is_reported(tmp_path: Path, program: list[str]) -> None:
     """The last output is the reason of a failure; a time-out is unknown."""
     (tmp_path / "secrets.env").write_text("", encoding="utf-8")
-    refused = effects.dump("n1", program, str(tmp_path / "secrets.env"), VERIFY)
-    late = effects.dump("n1", ["sh", "-c", "sleep 30"], str(tmp_path / "secrets.env"), VERIFY, limit_s=1)
+    refused = effects.check_dump("n1", program, str(tmp_path / "secrets.env"), VERIFY)
+    late = effects.check_dump("n1", ["sh", "-c", "sleep 30"], str(tmp_path / "secrets.env"), VERIFY, limit_s=1)
 
     assert (refused["verdict"], late["verdict"]) == ("fail", "unknown")
     assert "NOAUTH" in refused["reason"]

@@ -44,7 +44,7 @@ def take_up(folder: Path, *facts: str, mode: str = "do", users: str = "", stale:
         (folder / name).chmod(0o755)
     words = ["/bin/sh", "-s", "juicefs.service", str(folder / "applied"), "users.py", "/jfs", mode, str(folder / "close")]
     environment = {"PATH": f"{folder}:{os.environ['PATH']}", "STUB": str(folder)}
-    script = (FILES / "take_up.sh").read_text(encoding="utf-8")
+    script = (FILES / "apply_settings.sh").read_text(encoding="utf-8")
     done = subprocess.run(words, input=script, env=environment, capture_output=True, text=True, check=False, timeout=60)
     calls = (folder / "calls").read_text(encoding="utf-8").splitlines()
     changes = [call for call in calls if call.startswith(("systemctl reload", "systemctl restart", "umount", "close"))]
@@ -70,7 +70,7 @@ def test_used_mount_without_hand_over_is_not_restarted(tmp_path: Path, facts: tu
     """Users may be reported by the kernel or be in a container."""
     code, output, changes = take_up(tmp_path, "active", *facts, users="train.py (7)" if not facts else "")
 
-    assert (code, output) == (0, f"kept as it is for {named}")
+    assert (code, output) == (0, f"kept with its old settings for {named}")
     assert "systemctl restart juicefs.service" not in changes
     # The cover of the trash may have been unmounted.
     assert changes[-1] == "close /jfs"
@@ -161,7 +161,7 @@ def test_new_process_becomes_the_main_process(tmp_path: Path) -> None:
     code, errors, calls = reload(tmp_path, RUNNING, command_line(tmp_path, "--cache-size=512"))
 
     assert code == 1
-    assert "the fresh process ended" in errors
+    assert "the new process ended" in errors
     assert sorted(call.split()[0] + " " + call.split()[1].partition("=")[0] for call in calls) == [
         "juicefs mount",
         "juicefs status",

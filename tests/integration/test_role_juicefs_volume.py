@@ -53,8 +53,8 @@ def test_empty_engine_is_formatted_once(tmp_path: Path, empty: str) -> None:
     """Both messages for a missing volume lead to one format; the next run finds the volume."""
     parameters = make_program(tmp_path, empty)
 
-    assert volume.have(parameters, {}) == (True, "bde7974d")
-    assert volume.have(parameters, {}) == (False, "bde7974d")
+    assert volume.ensure_volume(parameters, {}) == (True, "bde7974d")
+    assert volume.ensure_volume(parameters, {}) == (False, "bde7974d")
     assert [call for call in calls(tmp_path) if call.startswith("format")] == [
         "format --storage=sftp --bucket=n1:/objects/ --trash-days=7 redis://n1:6379/1 jfs"
     ]
@@ -63,7 +63,7 @@ def test_empty_engine_is_formatted_once(tmp_path: Path, empty: str) -> None:
 def test_secrets_are_passed_in_the_environment(tmp_path: Path) -> None:
     """They are not in the arguments; no other variable is passed."""
     parameters = make_program(tmp_path, EMPTY_1_4)
-    volume.have(parameters, {"META_PASSWORD": "hidden-meta", "SECRET_KEY": "hidden-key"})
+    volume.ensure_volume(parameters, {"META_PASSWORD": "hidden-meta", "SECRET_KEY": "hidden-key"})
     environment = (tmp_path / "environment").read_text(encoding="utf-8")
 
     assert "META_PASSWORD=hidden-meta" in environment
@@ -76,18 +76,18 @@ def test_other_volume_is_never_formatted(tmp_path: Path, name: str, value: str) 
     parameters = {**make_program(tmp_path, FOUND), name: value}
 
     with pytest.raises(volume.VolumeError, match=f"{name} .* instead of '{value}'.* Fix: "):
-        volume.have(parameters, {})
+        volume.ensure_volume(parameters, {})
 
     assert {call.split()[0] for call in calls(tmp_path)} == {"status"}
 
 
-@pytest.mark.parametrize(("answer", "words"), [(REFUSED, "refuses the password"), (GONE, "connection refused"), ("", "it said nothing")])
+@pytest.mark.parametrize(("answer", "words"), [(REFUSED, "refuses the password"), (GONE, "connection refused"), ("", "it printed nothing")])
 def test_unavailable_engine_is_not_formatted(tmp_path: Path, answer: str, words: str) -> None:
     """A rejected password, a stopped engine and a time-out are distinct errors."""
     parameters = make_program(tmp_path, answer)
 
     with pytest.raises(volume.VolumeError, match=f"{words}.* Fix: "):
-        volume.have(parameters, {})
+        volume.ensure_volume(parameters, {})
 
     assert {call.split()[0] for call in calls(tmp_path)} == {"status"}
 
@@ -97,7 +97,7 @@ def test_failed_format_reports_the_cause(tmp_path: Path) -> None:
     parameters = make_program(tmp_path, EMPTY_1_4, format_status=1)
 
     with pytest.raises(volume.VolumeError, match="object storage: unable to authenticate"):
-        volume.have(parameters, {})
+        volume.ensure_volume(parameters, {})
 
 
 def test_hanging_engine_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +107,7 @@ def test_hanging_engine_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(volume, "_STATUS_S", 0.3)
 
     with pytest.raises(volume.VolumeError, match="no answer within 0 s"):
-        volume.have(parameters, {})
+        volume.ensure_volume(parameters, {})
 
 
 def test_environment_file_is_parsed_as_by_systemd(tmp_path: Path) -> None:

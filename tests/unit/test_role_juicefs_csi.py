@@ -67,14 +67,14 @@ def test_ready_node_without_the_driver_fails() -> None:
     verdict = parse_verdict(CSI.verdicts(results, "cp1")[0])
 
     assert (verdict.verdict, verdict.reason, verdict.found) == ("fail", "without the driver: n2", "on 1 of 2 ready nodes")
-    assert CSI.served(results)
+    assert CSI.has_ready_node(results)
 
 
 @pytest.mark.parametrize("results", [nodes({}, {}), nodes({"n1": False}, {}), [{"msg": "no answer"}, {"msg": "no answer"}], []])
 def test_driver_is_unknown_without_a_ready_node(results: list[dict[str, Any]]) -> None:
     """Applies to no ready node and no answer; the run does not wait for a claim."""
     assert [one["verdict"] for one in CSI.verdicts(results, "cp1")] == ["unknown"]
-    assert not CSI.served(results)
+    assert not CSI.has_ready_node(results)
 
 
 def test_all_nodes_with_the_driver_pass() -> None:

@@ -30,7 +30,7 @@ def folder(tmp_path: Path) -> Path:
 def test_mounted_volume_passes_and_plain_folder_fails() -> None:
     """The last mount on the folder counts."""
     covered = MOUNTS + "tmpfs /jfs tmpfs rw 0 0\n"
-    found = [effects.look_at_mount("n1", "/jfs", mounts)["verdict"] for mounts in (MOUNTS, covered, "")]
+    found = [effects.check_mount("n1", "/jfs", mounts)["verdict"] for mounts in (MOUNTS, covered, "")]
 
     assert found == ["pass", "fail", "fail"]
 
@@ -103,7 +103,7 @@ def test_user_owned_entries_in_root_folders_are_reported(tmp_path: Path) -> None
         (tmp_path / path).symlink_to("/etc")
         os.chown(tmp_path / path, 0 if path == "of-root" else nobody, 0, follow_symlinks=False)
     with effects.open_folder(tmp_path) as root:
-        found = {one["path"].replace(f"{tmp_path}/", ""): one["problem"] for one in effects.strange(root)}
+        found = {one["path"].replace(f"{tmp_path}/", ""): one["problem"] for one in effects.foreign_entries(root)}
 
     assert sorted(found) == [".primus-verify", "home/daemon", "home/file", "home/nobody", "link", "primus/link"]
     assert found["link"] == "is a symbolic link of nobody"

@@ -51,8 +51,8 @@ def owner_and_mode(path: Path) -> tuple[int, int]:
 
 def test_new_volume_gets_all_folders_and_second_run_changes_nothing(root: Path) -> None:
     """Root owns the top. Homes are private; shared folders are sticky."""
-    problems, first = tree.bring(request(root), check=False)
-    _, second = tree.bring(request(root), check=False)
+    problems, first = tree.apply_tree(request(root), check=False)
+    _, second = tree.apply_tree(request(root), check=False)
 
     assert problems == []
     assert len(first) == 6
@@ -65,9 +65,9 @@ def test_new_volume_gets_all_folders_and_second_run_changes_nothing(root: Path) 
 
 def test_check_mode_reports_the_same_folders(root: Path) -> None:
     """It changes nothing and also handles missing parents."""
-    problems, looked = tree.bring(request(root), check=True)
+    problems, looked = tree.apply_tree(request(root), check=True)
     untouched = (list(root.iterdir()), owner_and_mode(root)[1])
-    _, changed = tree.bring(request(root), check=False)
+    _, changed = tree.apply_tree(request(root), check=False)
 
     assert problems == []
     assert untouched == ([], 0o777)
@@ -82,7 +82,7 @@ def test_old_layouts_are_migrated_without_recursion(root: Path) -> None:
         os.chown(root / path, ADA.pw_uid, ADA.pw_gid)
     (root / "daemon/file").write_text("kept", encoding="utf-8")
     os.chown(root / "primus", ADA.pw_uid, ADA.pw_gid)
-    problems, _ = tree.bring(request(root), check=False)
+    problems, _ = tree.apply_tree(request(root), check=False)
 
     assert problems == []
     assert owner_and_mode(root / "primus") == (0, 0o755)
@@ -101,7 +101,7 @@ def test_all_invalid_entries_are_refused_at_once(root: Path, tmp_path: Path) -> 
     (root / "home/daemon").mkdir(parents=True)
     for path in (root / "primus", root / "data", root / "home/daemon"):
         os.chown(path, BOB.pw_uid, BOB.pw_gid, follow_symlinks=False)
-    problems, _ = tree.bring(request(root), check=False)
+    problems, _ = tree.apply_tree(request(root), check=False)
     found = {one["path"].removeprefix(f"{root}/"): one for one in problems}
 
     assert sorted(found) == ["data", "home/daemon", "primus"]
@@ -116,7 +116,7 @@ def test_all_invalid_entries_are_refused_at_once(root: Path, tmp_path: Path) -> 
 
 def test_unmounted_folder_is_not_changed(root: Path) -> None:
     """Without the file system, the empty folder keeps owner and mode."""
-    problems, differing = tree.bring(request(root, mounted=True), check=False)
+    problems, differing = tree.apply_tree(request(root, mounted=True), check=False)
 
     assert [one["problem"] for one in problems] == ["has nothing mounted on it"]
     assert differing == []
@@ -127,7 +127,7 @@ def test_mount_point_below_a_user_folder_is_refused(tmp_path: Path) -> None:
     """The owner of the parent could replace it."""
     os.chown(tmp_path, ADA.pw_uid, -1)
     (tmp_path / "jfs").mkdir()
-    problems, _ = tree.bring(request(tmp_path / "jfs"), check=False)
+    problems, _ = tree.apply_tree(request(tmp_path / "jfs"), check=False)
 
     assert len(problems) == 1
     assert "is owned by daemon" in problems[0]["problem"]
@@ -136,4 +136,4 @@ def test_mount_point_below_a_user_folder_is_refused(tmp_path: Path) -> None:
 def test_unknown_account_is_reported(root: Path) -> None:
     """The module converts the error into a message with a fix."""
     with pytest.raises(KeyError, match="no-such-account"):
-        tree.bring(request(root, homes=[{"name": "no-such-account"}]), check=False)
+        tree.apply_tree(request(root, homes=[{"name": "no-such-account"}]), check=False)

@@ -28,13 +28,13 @@ class Volume:
 
     def __init__(self, there: dict[str, Any] | None = None, usage: dict[str, Any] | None = None) -> None:
         """Store the limits and usage."""
-        self.there, self.kept = dict(there or {}), usage or {}
-        self.noted: dict[str, Any] = {}
+        self.there, self.usage = dict(there or {}), usage or {}
+        self.recorded: dict[str, Any] = {}
         self.calls: list[tuple[str, Any]] = []
 
-    def look(self) -> dict[str, Any]:
+    def read(self) -> dict[str, Any]:
         """Return limit and usage of accounts with a limit, as the program does."""
-        return {key: (limit, self.kept.get(key, Limit())) for key, limit in self.there.items()}
+        return {key: (limit, self.usage.get(key, Limit())) for key, limit in self.there.items()}
 
     def key_of(self, name: str) -> str:
         """Return the key of an account."""
@@ -45,18 +45,18 @@ class Volume:
         self.calls.append((key, limit))
         self.there[key] = limit
 
-    def note(self, limits: dict[str, Any]) -> None:
+    def record(self, limits: dict[str, Any]) -> None:
         """Store the exact limits."""
-        self.noted = limits
+        self.recorded = limits
 
 
 def test_limits_and_usage_are_parsed_from_the_table() -> None:
     """Handles units and digit separators. No limit is 0; other lines are skipped."""
-    assert quotas.rows_in(TABLE) == {
+    assert quotas.parse_table(TABLE) == {
         "/qdir": (Limit(1536 * GIB, 0), Limit(0, 0)),
         "uid:4101": (Limit(1536 * GIB, 1200), Limit(144 << 10, 1036)),
     }
-    assert quotas.rows_in("") == {}
+    assert quotas.parse_table("") == {}
 
 
 @pytest.mark.parametrize(
@@ -65,18 +65,18 @@ def test_limits_and_usage_are_parsed_from_the_table() -> None:
 )
 def test_sizes_are_formatted_as_by_the_program(space: int, text: str) -> None:
     """As JuiceFS 1.4.2 printed them."""
-    assert quotas.shown(space) == text
+    assert quotas.format_size(space) == text
 
 
 def test_exact_limit_counts_if_it_rounds_to_the_displayed_one() -> None:
     """The program rounds 1500 GiB to 1.5 TiB. A manually set limit is used as displayed."""
     rounded = Limit(1536 * GIB, 40)
 
-    assert quotas.exact(rounded, Limit(1500 * GIB, 40)) == Limit(1500 * GIB, 40)
-    assert quotas.exact(rounded, Limit(1500 * GIB, 41)) == rounded
-    assert quotas.exact(rounded, Limit(20 * GIB, 40)) == rounded
-    assert quotas.exact(rounded, Limit(0, 40)) == rounded
-    assert quotas.exact(rounded, None) == rounded
+    assert quotas.exact_limit(rounded, Limit(1500 * GIB, 40)) == Limit(1500 * GIB, 40)
+    assert quotas.exact_limit(rounded, Limit(1500 * GIB, 41)) == rounded
+    assert quotas.exact_limit(rounded, Limit(20 * GIB, 40)) == rounded
+    assert quotas.exact_limit(rounded, Limit(0, 40)) == rounded
+    assert quotas.exact_limit(rounded, None) == rounded
 
 
 def test_exceptions_replace_one_number_or_both() -> None:
@@ -84,7 +84,7 @@ def test_exceptions_replace_one_number_or_both() -> None:
     accounts = [{"name": "ada"}, {"name": "bob", "state": "present"}, {"name": "eve", "state": "absent"}]
     parameters = {"accounts": accounts, "gib": 10, "inodes": 100, "exceptions": {"bob": {"gib": "20"}, "eve": {"gib": 1}}}
 
-    assert quotas.limits_wanted(parameters) == {"ada": Limit(10 * GIB, 100), "bob": Limit(20 * GIB, 100)}
+    assert quotas.configured_limits(parameters) == {"ada": Limit(10 * GIB, 100), "bob": Limit(20 * GIB, 100)}
 
 
 def test_second_run_changes_nothing() -> None:
@@ -97,7 +97,7 @@ def test_second_run_changes_nothing() -> None:
 
     assert (first.changed, second.changed, second.over) == (["ada"], [], {})
     assert len(volume.calls) == calls
-    assert volume.there == volume.noted == {"ada": Limit(2 * GIB, 10)}
+    assert volume.there == volume.recorded == {"ada": Limit(2 * GIB, 10)}
 
 
 def test_account_above_its_quota_gets_no_limit() -> None:
@@ -106,8 +106,8 @@ def test_account_above_its_quota_gets_no_limit() -> None:
     limits = {"ada": Limit(2 * GIB, 10)}
     first = quotas.apply(volume, limits, check=False)
     second = quotas.apply(volume, limits, check=False)
-    measured, recorded = dict(volume.there), volume.noted
-    volume.kept["ada"] = Limit(GIB, 3)
+    measured, recorded = dict(volume.there), volume.recorded
+    volume.usage["ada"] = Limit(GIB, 3)
     third = quotas.apply(volume, limits, check=False)
 
     assert (first.changed, second.changed, third.changed) == (["ada"], [], ["ada"])
@@ -145,7 +145,7 @@ def test_zero_removes_the_limit() -> None:
 )
 def test_program_is_called_for_differences_only(monkeypatch: pytest.MonkeyPatch, there: Any, limit: Any, commands: list[list[str]]) -> None:
     """0 keeps the old value, so a limit is removed before a new one is set."""
-    volume, calls = quotas.Volume({"by": "user"}), []
+    volume, calls = quotas.Volume({"kind": "user"}), []
     monkeypatch.setattr(volume, "run", lambda *words: calls.append(list(words)))
     volume.set("uid:0", limit, there)
 
@@ -156,9 +156,9 @@ def test_verdicts_name_accounts_above_or_near_their_quota() -> None:
     """Above: skipped with a fix. Wrong limit: fail. All others: one pass that names those above 90 percent."""
     limits = {name: Limit(10 * GIB, 100) for name in ("ada", "bob", "carol", "dan")}
     kept = {"ada": Limit(GIB, 95), "bob": Limit(GIB, 300), "carol": Limit(), "dan": Limit()}
-    outcome = quotas.Outcome(["carol"], {"bob": "keeps more"}, kept)
+    outcome = quotas.Outcome(["carol"], {"bob": "uses more"}, kept)
     found = quotas.verdicts("n1", limits, outcome)
 
     assert [(one["verdict"], one.get("device", "")) for one in found] == [("skipped", "bob"), ("fail", "carol"), ("pass", "")]
     assert "juicefs_quotas: {bob:" in found[0]["fix"]
-    assert found[2]["found"] == "2 accounts as stated; nearly full: ada 95 %"
+    assert found[2]["found"] == "2 accounts as configured; nearly full: ada 95 %"

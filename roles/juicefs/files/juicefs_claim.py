@@ -1,10 +1,10 @@
-"""Put something of root's in the place of names in /tmp that JuiceFS uses, whatever another account has put there.
+"""Replace paths in /tmp that JuiceFS uses by files or folders of root, even if another account created them.
 
     juicefs_claim.py folder PATH | file PATH ...
 
-Every account can create a name in /tmp first, and again at the moment when it is removed. So what is made here is exchanged with what lies
-there in one step of the kernel: there is no moment without either. Afterwards nobody but root can replace the name, because /tmp is sticky.
-The file is an empty state as JuiceFS writes it (NextFh is its first handle), so that JuiceFS reads it and goes on.
+Every account can create a path in /tmp first, and again at the moment when it is removed. So the program creates its own entry and
+exchanges both atomically (renameat2). Afterwards only root can replace the path, because /tmp is sticky. The file contains an empty state
+as JuiceFS writes it (NextFh is its first handle), so that JuiceFS reads it and continues.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ _REMOVE_S = 20.0
 
 
 def exchange(one: str, other: str) -> None:
-    """Exchange two names in one step.
+    """Exchange two paths atomically.
 
     Raises:
-        OSError: One of them is not there, or the file system cannot do it.
+        OSError: One of them does not exist, or the file system does not support it.
     """
-    here = -100  # AT_FDCWD: the paths are absolute
+    at_cwd = -100  # AT_FDCWD; the paths are absolute
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.renameat2(here, os.fsencode(one), here, os.fsencode(other), _EXCHANGE):
+    if libc.renameat2(at_cwd, os.fsencode(one), at_cwd, os.fsencode(other), _EXCHANGE):
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code), other)
 
 
 def make(path: str, *, is_file: bool) -> bool:
-    """Make the name where nothing lies there; return whether it was free."""
+    """Create the file or folder; return whether the path was free."""
     try:
         if is_file:
             with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb") as file:  # noqa: PTH123 - a descriptor
@@ -53,7 +53,7 @@ def make(path: str, *, is_file: bool) -> bool:
 
 
 def remove(path: str) -> None:
-    """Remove what another account had there. A folder that its owner keeps filling, or a very large one, may remain under its new name.
+    """Remove what another account had created. A folder that its owner keeps filling, or a very large one, may remain under its new name.
 
     rm removes a tree of any depth; shutil.rmtree fails with RecursionError at about a thousand levels.
     """
@@ -66,41 +66,41 @@ def remove(path: str) -> None:
 
 
 def claim(path: str, *, is_file: bool) -> None:
-    """Have a file or an empty folder of root's at the path.
+    """Put a file or an empty folder of root at the path.
 
     Raises:
-        OSError: It cannot be done here.
+        OSError: It is not possible.
     """
     for _ in range(_TRIES):
         if make(path, is_file=is_file):
             return
-        own = tempfile.mkdtemp(prefix=".juicefs-", dir=Path(path).parent)
-        mine = f"{own}/state" if is_file else own
+        folder = tempfile.mkdtemp(prefix=".juicefs-", dir=Path(path).parent)
+        new = f"{folder}/state" if is_file else folder
         if is_file:
-            make(mine, is_file=True)
+            make(new, is_file=True)
         try:
-            exchange(mine, path)
+            exchange(new, path)
         except OSError as error:
-            remove(own)
+            remove(folder)
             if error.errno == errno.EBUSY:  # something is mounted on it
                 ctypes.CDLL(None).umount2(os.fsencode(path), _DETACH_NO_LINK)
             elif error.errno != errno.ENOENT:  # it was removed meanwhile
                 raise
             continue
-        remove(mine)
+        remove(new)
         if is_file:
-            remove(own)
+            remove(folder)
         return
-    raise OSError(f"another account creates and removes {path} all the time")
+    raise OSError(f"another account keeps creating and removing {path}")
 
 
 def main(words: list[str]) -> int:
-    """Claim each name."""
+    """Claim each path."""
     for kind, path in zip(words[::2], words[1::2]):  # noqa: B905 - Python 3.9
         try:
             claim(path, is_file=kind == "file")
         except OSError as error:
-            print(f"{path} cannot be made root's: {error}; see: ls -ld {path}", file=sys.stderr)
+            print(f"{path} cannot be replaced by one of root: {error}. Fix: see `ls -ld {path}`", file=sys.stderr)
             return 1
     return 0
 

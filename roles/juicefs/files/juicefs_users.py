@@ -1,8 +1,8 @@
-"""Print the programs of users and of containers that use a mount: files, working directories, programs. It touches no file of the mount.
+"""Print the processes of users and containers that use a mount through open files, working directories or programs.
 
     juicefs_users.py MOUNT_POINT
 
-What belongs to a mount is told by the device number in /proc, so a container that sees the volume under another path counts as well.
+It reads only /proc and compares device numbers, so it also finds a container that has the volume under another path.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ SHOWN = 5
 
 
 def device_of(mount_point: str, mountinfo: str) -> str:
-    """Return the device number of what is mounted on a path last; empty = nothing."""
+    """Return the device number of the topmost mount on a path; empty = nothing is mounted."""
     rows = [line.split() for line in mountinfo.splitlines()]
     found = [row[2] for row in rows if len(row) > 4 and row[4] == mount_point]
     return found[-1] if found else ""
 
 
 def uses(process: Path, device: str) -> bool:
-    """Return whether a process has a file, its working directory, its root or its program on a device.
+    """Return whether a process has an open file, its working directory, its root or its program on a device.
 
     Raises:
         OSError: The process has ended.
@@ -49,7 +49,7 @@ def uses(process: Path, device: str) -> bool:
 
 
 def counts(process: Path, proc: Path) -> bool:
-    """Return whether a process is a user's or a container's. The host's own root processes open their files again."""
+    """Return whether a process belongs to a user or a container. The host's own root processes can reopen their files."""
     return process.stat().st_uid != 0 or (process / "ns" / "pid").readlink() != (proc / "self" / "ns" / "pid").readlink()
 
 

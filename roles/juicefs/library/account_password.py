@@ -1,8 +1,8 @@
 #!/usr/bin/python
-"""Give an account its password where it has another one: the Ansible module `account_password`.
+"""Set the password of an account if it differs: the Ansible module `account_password`.
 
 The host's own libcrypt compares and its chpasswd sets, so neither the controller nor the host's Python needs a library for it. The
-password comes as a module argument that Ansible hides, and goes to chpasswd through its standard input.
+password is passed to chpasswd through its standard input.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ def load_crypt() -> ctypes.CDLL:
 
 
 def stored_hash(account: str, shadow: str) -> str:
-    """Return what the text of /etc/shadow holds for an account; nothing where it has no password or is locked."""
+    """Return the hash of an account in the text of /etc/shadow; empty if it has no password or is locked."""
     rows = (line.split(":") for line in shadow.splitlines())
     found = next((row[1] for row in rows if row[0] == account and len(row) > 1), "")
     return found if found.startswith("$") else ""
 
 
 def matches(password: str, stored: str) -> bool:
-    """Return whether a stored hash is that password's."""
+    """Return whether a stored hash matches a password."""
     if not stored:
         return False
     again = load_crypt().crypt(password.encode(), stored.encode())
@@ -51,7 +51,7 @@ def matches(password: str, stored: str) -> bool:
 
 
 def main() -> None:
-    """Read the arguments, compare, and set what differs."""
+    """Set the password if it differs."""
     module = AnsibleModule(
         argument_spec={
             "name": {"type": "str", "required": True},

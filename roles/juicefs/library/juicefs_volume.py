@@ -1,8 +1,8 @@
 #!/usr/bin/python
-"""Have a JuiceFS volume, formatted exactly once: the Ansible module `juicefs_volume`.
+"""Format a JuiceFS volume once: the Ansible module `juicefs_volume`. No collection has a module for JuiceFS.
 
-An existing volume is never formatted again, whatever the values say: where it differs from them, that is an error. Secrets are read on
-the host from a file of root's and go to the program through its environment.
+An existing volume is never formatted again. If it differs from the arguments, the module fails. Secrets are read on the host from a file of
+root, and passed to the program in its environment.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from ansible.module_utils.safe_files import open_lock
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# An engine that does not answer is asked for minutes by JuiceFS itself (0.14: four).
+# JuiceFS itself retries for minutes if an engine does not answer (0.14: four minutes).
 _STATUS_S = 40.0
 _FORMAT_S = 180.0
-# How 0.14 and 1.x say that an engine answers and holds no volume.
+# Messages of 0.14 and 1.x for an engine without a volume.
 _EMPTY = ("no volume found", "database is not formatted")
 _REFUSED = ("NOAUTH", "WRONGPASS", "password authentication failed", "Access denied")
 
 
 class VolumeError(Exception):
-    """The volume is not as stated, and what to do about it."""
+    """The volume cannot be used; the message has the fix."""
 
 
 def read_environment(path: str) -> dict[str, str]:
@@ -41,7 +41,7 @@ def read_environment(path: str) -> dict[str, str]:
 
 
 def settings_in(output: str) -> dict[str, Any] | None:
-    """Return the settings that `juicefs status` prints among its log lines, or None where it prints none."""
+    """Return the settings that `juicefs status` prints among its log lines, or None if there are none."""
     start = re.search(r"(?m)^\{", output)
     if not start:
         return None
@@ -52,40 +52,42 @@ def settings_in(output: str) -> dict[str, Any] | None:
     return value.get("Setting") if isinstance(value, dict) else None
 
 
-def cause_in(output: str) -> str:
-    """Return the last complaint in the program's log, without time and source line."""
+def last_error(output: str) -> str:
+    """Return the last error or warning in the program's log, without time and source line."""
     lines = re.findall(r"<(?:FATAL|ERROR|WARNING)>: (.*?)(?: \[[^\]]*\])?$", output, re.MULTILINE)
-    return lines[-1] if lines else (output.strip().splitlines() or ["it said nothing"])[-1]
+    return lines[-1] if lines else (output.strip().splitlines() or ["it printed nothing"])[-1]
 
 
-def compare(settings: Mapping[str, Any], wanted: Mapping[str, str]) -> None:
-    """Refuse a volume that is another one than the stated.
+def compare(settings: Mapping[str, Any], params: Mapping[str, str]) -> None:
+    """Fail if the volume is another one than configured.
 
     Raises:
-        VolumeError: Name, kind of store or bucket differ.
+        VolumeError: Name, type of store or bucket differ.
     """
-    facts = {"name": "Name", "storage": "Storage", "bucket": "Bucket"}
-    other = [f"{key} {settings.get(word)!r} instead of {wanted[key]!r}" for key, word in facts.items() if settings.get(word) != wanted[key]]
+    fields = {"name": "Name", "storage": "Storage", "bucket": "Bucket"}
+    other = [
+        f"{key} {settings.get(name)!r} instead of {params[key]!r}" for key, name in fields.items() if settings.get(name) != params[key]
+    ]
     if other:
         raise VolumeError(
             f"the metadata engine holds a volume with {', '.join(other)}, and formatting it again would lose its files. "
-            "Fix: mend juicefs_name, juicefs_storage or juicefs_bucket, or name another database in juicefs_meta_url"
+            "Fix: correct juicefs_name, juicefs_storage or juicefs_bucket, or use another database in juicefs_meta_url"
         )
 
 
 def run(command: list[str], environment: Mapping[str, str], limit_s: float) -> tuple[int, str]:
-    """Run the program; a time-out is status 124, as timeout(1) says it."""
-    known = {"HOME": "/root", "PATH": os.environ.get("PATH", "/usr/bin:/bin"), **environment}
+    """Run the program; a time-out returns status 124, as timeout(1) does."""
+    variables = {"HOME": "/root", "PATH": os.environ.get("PATH", "/usr/bin:/bin"), **environment}
     try:
-        done = subprocess.run(command, env=known, capture_output=True, text=True, check=False, timeout=limit_s)
+        done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False, timeout=limit_s)
     except subprocess.TimeoutExpired as late:
         parts = [part.decode(errors="replace") if isinstance(part, bytes) else part or "" for part in (late.stdout, late.stderr)]
         return 124, "".join(parts)
     return done.returncode, done.stdout + done.stderr
 
 
-def look(program: str, meta_url: str, environment: Mapping[str, str]) -> dict[str, Any] | None:
-    """Return the settings of the volume, or None where the engine answers and holds none.
+def read_settings(program: str, meta_url: str, environment: Mapping[str, str]) -> dict[str, Any] | None:
+    """Return the settings of the volume, or None if the engine answers and has no volume.
 
     Raises:
         VolumeError: The engine does not answer, or refuses the password.
@@ -97,34 +99,34 @@ def look(program: str, meta_url: str, environment: Mapping[str, str]) -> dict[st
     if any(words in output for words in _EMPTY):
         return None
     if any(words in output for words in _REFUSED):
-        raise VolumeError(f"{meta_url} refuses the password. Fix: give juicefs_meta_password (or redis_password) the engine's own")
+        raise VolumeError(f"{meta_url} refuses the password. Fix: set juicefs_meta_password (or redis_password) to the engine's password")
     late = f"no answer within {_STATUS_S:.0f} s; " if status == 124 else ""
     raise VolumeError(
-        f"{meta_url} cannot be used: {late}{cause_in(output)}. Fix: see that the engine runs and that its port is open from here"
+        f"{meta_url} cannot be used: {late}{last_error(output)}. Fix: check that the engine runs and that its port is open from this host"
     )
 
 
-def have(wanted: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[bool, str]:
-    """Have the volume; return whether it was made now, and its UUID.
+def ensure_volume(params: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[bool, str]:
+    """Format the volume if there is none; return whether it was formatted, and its UUID.
 
     Raises:
-        VolumeError: It cannot be had, or is another one.
+        VolumeError: It cannot be formatted, or is another one.
     """
-    settings = look(wanted["program"], wanted["meta_url"], environment)
-    made = settings is None
+    settings = read_settings(params["program"], params["meta_url"], environment)
+    formatted = settings is None
     if settings is None:
-        where = [f"--storage={wanted['storage']}", f"--bucket={wanted['bucket']}", *wanted["options"]]
-        status, output = run([wanted["program"], "format", *where, wanted["meta_url"], wanted["name"]], environment, _FORMAT_S)
+        options = [f"--storage={params['storage']}", f"--bucket={params['bucket']}", *params["options"]]
+        status, output = run([params["program"], "format", *options, params["meta_url"], params["name"]], environment, _FORMAT_S)
         if status:
-            fix = "see that the object store runs, and that juicefs_bucket, access key and secret key are its own"
-            raise VolumeError(f"the volume cannot be formatted: {cause_in(output)}. Fix: {fix}")
-        settings = look(wanted["program"], wanted["meta_url"], environment) or {}
-    compare(settings, wanted)
-    return made, str(settings.get("UUID", ""))
+            fix = "check that the object store runs, and that juicefs_bucket, juicefs_access_key and juicefs_secret_key belong to it"
+            raise VolumeError(f"the volume cannot be formatted: {last_error(output)}. Fix: {fix}")
+        settings = read_settings(params["program"], params["meta_url"], environment) or {}
+    compare(settings, params)
+    return formatted, str(settings.get("UUID", ""))
 
 
 def main() -> None:
-    """Read the arguments, have the volume, and say whether it is new."""
+    """Format the volume if there is none."""
     module = AnsibleModule(
         argument_spec={
             "program": {"type": "path", "required": True},
@@ -136,15 +138,15 @@ def main() -> None:
             "options": {"type": "list", "elements": "str", "required": True},
         },
     )
-    wanted = module.params
+    params = module.params
     try:
-        # A command of an earlier run, whose controller is gone, may still be formatting.
+        # A command of an earlier run, which lost its controller, may still be formatting.
         with open_lock("/run/juicefs-volume.lock") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            made, uuid = have(wanted, read_environment(wanted["env_file"]))
+            formatted, uuid = ensure_volume(params, read_environment(params["env_file"]))
     except (VolumeError, OSError) as error:
         module.fail_json(msg=str(error))
-    module.exit_json(changed=made, uuid=uuid)
+    module.exit_json(changed=formatted, uuid=uuid)
 
 
 if __name__ == "__main__":

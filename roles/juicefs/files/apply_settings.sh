@@ -1,7 +1,7 @@
-# Give the mount of unit $1 on $4 its settings where it runs with other ones: it noted the sums of its files in $2.
-# A fresh process takes it over with its open files. Where that cannot be, the unit is restarted if nobody uses the mount: neither does program
-# $3 see a container that does, nor does the kernel refuse to unmount it. Program $6 closes the trash, which is unmounted first.
-# $5 is `look` where nothing may be changed, `interrupt` where open files may end.
+# Apply changed settings to the mount of unit $1 on $4. The unit recorded the checksums of its files in $2.
+# A new process takes over the mount with its open files. If that is not possible, the unit is restarted, but only if nobody uses the mount:
+# program $3 finds no user, and the kernel allows the unmount. Program $6 restricts the trash again, which is unmounted first.
+# With $5 = look, change nothing. With $5 = interrupt, restart the unit even if files are open.
 if systemctl is-active --quiet "$1"; then
     if sha256sum --status --check "$2" 2> /dev/null; then exit 0; fi
     if [ "$5" = look ]; then echo stale; exit 0; fi
@@ -10,7 +10,7 @@ if systemctl is-active --quiet "$1"; then
     users=$(timeout 60 python3 -I -B "$3" "$4")
     if [ "$5" != interrupt ] && { [ -n "$users" ] || ! timeout 60 umount --recursive "$4"; }; then
         sh "$6" "$4" > /dev/null
-        echo "kept as it is for ${users:-programs that use it}"
+        echo "kept with its old settings for ${users:-programs that use it}"
         exit 0
     fi
 fi
