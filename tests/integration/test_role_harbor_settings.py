@@ -55,7 +55,7 @@ def fixture_harbor() -> Iterator[HarborOnLoopback]:
 
 def settle(harbor: HarborOnLoopback, changed: dict[str, Any], password: str = PASSWORD) -> list[str]:
     """Run the module against it."""
-    done: list[str] = SETTINGS.settle(SETTINGS.Harbor(harbor.url, ("admin", password)), changed)
+    done: list[str] = SETTINGS.apply(SETTINGS.Harbor(harbor.url, ("admin", password)), changed)
     return done
 
 
@@ -120,7 +120,7 @@ def test_ignored_setting_is_reported(harbor: HarborOnLoopback) -> None:
     """A field that Harbor accepts without storing is reported by name."""
     harbor.forgets = "enable_content_trust_cosign"
 
-    with pytest.raises(SETTINGS.HarborError, match=r"does not hold it: project train: enable_content_trust_cosign=true"):
+    with pytest.raises(SETTINGS.HarborError, match=r"did not store them: project train: enable_content_trust_cosign=true"):
         settle(harbor, STATED)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 from typing import TYPE_CHECKING, Any
@@ -10,32 +9,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from primus_bootstrap import content
+from tests.unit.role_module import load_file
 
 if TYPE_CHECKING:
     from pathlib import Path
-    from types import ModuleType
 
 NAMES = ["registry.test", "10.0.0.5"]
+PROGRAM = load_file(content.roles_dir() / "oci_registry" / "files" / "registry_certificate.py")
 
 
-def load() -> ModuleType:
-    """Load the program of the role."""
-    path = content.roles_dir() / "oci_registry" / "files" / "registry_certificate.py"
-    spec = importlib.util.spec_from_file_location("registry_certificate", path)
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-PROGRAM = load()
-
-
-def keeper(folder: Path, *, changes: bool = True, **other: Any) -> Any:
-    """Return the certificate keeper of a folder with the role's defaults."""
+def files_in(folder: Path, *, check: bool = False, **other: Any) -> Any:
+    """Return the certificate files of a folder with the role's defaults."""
     settings = {"folder": str(folder), "group": os.getgid(), "given": False, "given_ca": False, "names": NAMES, "ca_name": "test"}
-    return PROGRAM.Keeper({**settings, "valid_days": 397, "renew_days": 60, "ca_valid_days": 3650, **other}, changes=changes)
+    return PROGRAM.RegistryCertificate({**settings, "valid_days": 397, "renew_days": 60, "ca_valid_days": 3650, **other}, check=check)
 
 
 def run(*words: str) -> None:
@@ -53,14 +39,14 @@ def give(folder: Path, name: str = "registry.test") -> None:
 
 def test_second_run_changes_nothing(tmp_path: Path) -> None:
     """Authority and certificate are created once; names match and keys are private."""
-    first, second = keeper(tmp_path), keeper(tmp_path)
-    first.keep_own()
+    first, second = files_in(tmp_path), files_in(tmp_path)
+    first.ensure_own()
     before = (tmp_path / "server.pem").read_bytes()
 
-    second.keep_own()
+    second.ensure_own()
 
-    assert first.said == ["makes an authority", "makes a certificate: there is none"]
-    assert second.said == []
+    assert first.messages == ["creates a certificate authority", "signs a certificate: there is none"]
+    assert second.messages == []
     assert (tmp_path / "server.pem").read_bytes() == before
     assert PROGRAM.names_missing(tmp_path / "server.pem", NAMES) == []
     assert oct((tmp_path / "authority" / "ca.key").stat().st_mode & 0o777) == "0o600"
@@ -69,37 +55,37 @@ def test_second_run_changes_nothing(tmp_path: Path) -> None:
 
 def test_check_mode_changes_nothing(tmp_path: Path) -> None:
     """It reports the pending changes."""
-    look = keeper(tmp_path, changes=False)
+    look = files_in(tmp_path, check=True)
 
-    look.keep_own()
+    look.ensure_own()
 
-    assert look.said == ["makes an authority", "makes a certificate: there is none"]
+    assert look.messages == ["creates a certificate authority", "signs a certificate: there is none"]
     assert list(tmp_path.iterdir()) == []
 
 
 def test_new_name_or_near_expiry_renews(tmp_path: Path) -> None:
     """Each leads to a new certificate of the same authority."""
-    keeper(tmp_path).keep_own()
+    files_in(tmp_path).ensure_own()
     authority = (tmp_path / "ca.crt").read_bytes()
-    named, near = keeper(tmp_path, names=[*NAMES, "new.test"]), keeper(tmp_path, names=[*NAMES, "new.test"], renew_days=398)
+    named, near = files_in(tmp_path, names=[*NAMES, "new.test"]), files_in(tmp_path, names=[*NAMES, "new.test"], renew_days=398)
 
-    named.keep_own()
-    near.keep_own()
+    named.ensure_own()
+    near.ensure_own()
 
-    assert named.said == ["makes a certificate: it lacks new.test"]
-    assert near.said == ["makes a certificate: it ends within 398 days"]
+    assert named.messages == ["signs a certificate: it lacks new.test"]
+    assert near.messages == ["signs a certificate: it expires within 398 days"]
     assert (tmp_path / "ca.crt").read_bytes() == authority
 
 
 def test_authority_is_renewed_with_the_same_key(tmp_path: Path) -> None:
     """Certificates of the old one remain valid."""
-    keeper(tmp_path, ca_valid_days=400).keep_own()
+    files_in(tmp_path, ca_valid_days=400).ensure_own()
     server, key = (tmp_path / "server.pem").read_bytes(), (tmp_path / "authority" / "ca.key").read_bytes()
-    again = keeper(tmp_path, valid_days=401)
+    again = files_in(tmp_path, valid_days=401)
 
-    again.keep_own()
+    again.ensure_own()
 
-    assert again.said == ["renews the certificate of the authority, with the same key"]
+    assert again.messages == ["renews the CA certificate with the same key"]
     assert (tmp_path / "server.pem").read_bytes() == server
     assert (tmp_path / "authority" / "ca.key").read_bytes() == key
     assert PROGRAM.signed_by(tmp_path / "server.pem", tmp_path / "ca.crt")[0]
@@ -107,26 +93,26 @@ def test_authority_is_renewed_with_the_same_key(tmp_path: Path) -> None:
 
 def test_lost_certificate_and_damaged_file_are_replaced(tmp_path: Path) -> None:
     """This occurs after a kill or a manual change."""
-    keeper(tmp_path).keep_own()
+    files_in(tmp_path).ensure_own()
     (tmp_path / "server.pem").write_text("torn", encoding="utf-8")
-    again = keeper(tmp_path)
+    again = files_in(tmp_path)
 
-    again.keep_own()
+    again.ensure_own()
 
-    assert again.said == ["makes a certificate: it and its key do not belong together"]
-    assert keeper(tmp_path).why_renew() == ""
+    assert again.messages == ["signs a certificate: its key does not match"]
+    assert files_in(tmp_path).renewal_reason() == ""
 
 
 def test_provided_certificate_is_installed_once(tmp_path: Path) -> None:
     """A second run changes nothing."""
     give(tmp_path)
-    first, second = keeper(tmp_path, given=True, given_ca=True), keeper(tmp_path, given=True, given_ca=True)
+    first, second = files_in(tmp_path, given=True, given_ca=True), files_in(tmp_path, given=True, given_ca=True)
 
-    first.take_given()
-    second.take_given()
+    first.install_provided()
+    second.install_provided()
 
-    assert first.said == ["takes the given certificate", "takes the given authority"]
-    assert second.said == []
+    assert first.messages == ["installs the provided certificate", "installs the provided CA certificate"]
+    assert second.messages == []
 
 
 def test_provided_certificate_with_another_name_is_refused(tmp_path: Path) -> None:
@@ -135,7 +121,7 @@ def test_provided_certificate_with_another_name_is_refused(tmp_path: Path) -> No
     (tmp_path / "server.pem").write_text("what serves", encoding="utf-8")
 
     with pytest.raises(PROGRAM.CertificateError, match=r"is for DNS:other.test, and clients use registry.test\. Fix: "):
-        keeper(tmp_path, given=True, given_ca=True).take_given()
+        files_in(tmp_path, given=True, given_ca=True).install_provided()
 
     assert (tmp_path / "server.pem").read_text(encoding="utf-8") == "what serves"
 
@@ -154,7 +140,7 @@ def test_expired_provided_certificate_is_refused(tmp_path: Path) -> None:
     run("ca", "-batch", "-selfsign", "-notext", "-config", str(tmp_path / "conf"), *given, *dates)
 
     with pytest.raises(PROGRAM.CertificateError, match=r"has expired \(Feb  1 00:00:00 2020 GMT\)\. Fix: "):
-        keeper(tmp_path, given=True, given_ca=True).take_given()
+        files_in(tmp_path, given=True, given_ca=True).install_provided()
 
 
 def test_mismatched_key_and_foreign_authority_are_refused(tmp_path: Path) -> None:
@@ -163,12 +149,12 @@ def test_mismatched_key_and_foreign_authority_are_refused(tmp_path: Path) -> Non
     certificate = (tmp_path / "given.crt").read_bytes()
     give(tmp_path)
     (tmp_path / "given.crt").write_bytes(certificate)
-    keeper_with_authority = keeper(tmp_path, given=True, given_ca=True)
+    files = files_in(tmp_path, given=True, given_ca=True)
 
-    key = keeper_with_authority.refusal(tmp_path / "given.crt", tmp_path / "given.key", tmp_path / "given-ca.crt")
+    key = files.rejection(tmp_path / "given.crt", tmp_path / "given.key", tmp_path / "given-ca.crt")
     give(tmp_path)
     (tmp_path / "given-ca.crt").write_bytes(certificate)
-    authority = keeper_with_authority.refusal(tmp_path / "given.crt", tmp_path / "given.key", tmp_path / "given-ca.crt")
+    authority = files.rejection(tmp_path / "given.crt", tmp_path / "given.key", tmp_path / "given-ca.crt")
 
     assert key.startswith("oci_registry_tls_key_file is not the key of oci_registry_tls_cert_file")
-    assert authority.startswith("oci_registry_tls_ca_file does not stand for oci_registry_tls_cert_file")
+    assert authority.startswith("oci_registry_tls_ca_file did not sign oci_registry_tls_cert_file")

@@ -51,7 +51,10 @@ def test_certificate_is_required_without_an_issuer() -> None:
 
 def test_weak_secrets_are_reported_and_not_shown() -> None:
     """Harbor would reject them at the end of the run."""
-    assert HARBOR.secrets([{"name": "a", "secret": "nocapital1"}, {"name": "b", "secret": "Good-secret-1"}, {"name": "c"}]) == ["a", "c"]
+    assert HARBOR.weak_secrets([{"name": "a", "secret": "nocapital1"}, {"name": "b", "secret": "Good-secret-1"}, {"name": "c"}]) == [
+        "a",
+        "c",
+    ]
 
 
 def test_secret_of_the_nodes_robot_is_passed_on() -> None:

@@ -158,20 +158,20 @@ def test_private_key_is_refused(tmp_path: Path) -> None:
     """The signer's key must not be sent to hosts."""
     (tmp_path / "k").write_text("-----BEGIN ENCRYPTED SIGSTORE PRIVATE KEY-----", encoding="utf-8")
 
-    got = TRUST.registry_trust_missing([{"address": "r", "ca_file": "none"}], [{"key_files": ["k", "absent"]}], str(tmp_path))
+    got = TRUST.registry_trust_file_errors([{"address": "r", "ca_file": "none"}], [{"key_files": ["k", "absent"]}], str(tmp_path))
 
-    assert got == ["none is no certificate in PEM", "k holds a private key", "absent is no public key of the type sigstore"]
+    assert got == ["none is not a certificate in PEM", "k contains a private key", "absent is not a public key of the type sigstore"]
 
 
 def test_foreign_logins_stay_and_obsolete_ones_are_removed() -> None:
     """Only our entries change; other settings stay."""
     config = {"auths": {"own:1": {"auth": "old"}, "former:1": {"auth": "x"}, "theirs": {"auth": "y"}}, "psFormat": "z"}
 
-    got = CREDENTIALS.merged(config, [{"address": "own:1", "username": "u", "password": "p"}], ["own:1", "former:1"])
+    got = CREDENTIALS.merge(config, [{"address": "own:1", "username": "u", "password": "p"}], ["own:1", "former:1"])
 
     assert got == {"auths": {"own:1": {"auth": "dTpw"}, "theirs": {"auth": "y"}}, "psFormat": "z"}
-    assert CREDENTIALS.merged(got, [{"address": "own:1", "username": "u", "password": "p"}], ["own:1"]) == got
-    assert CREDENTIALS.merged({}, [], []) == {}
+    assert CREDENTIALS.merge(got, [{"address": "own:1", "username": "u", "password": "p"}], ["own:1"]) == got
+    assert CREDENTIALS.merge({}, [], []) == {}
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_refusal_must_have_the_right_reason(status: int | None, output: str, ver
     """An unreachable registry proves nothing: unknown."""
     host = PULLS.Host("n1", "r:5000", lambda *_: (status, output))
 
-    host.refusal("refuses_wrong_password", "password", (status, output), "fix")
+    host.add_refusal("refuses_wrong_password", "password", (status, output), "fix")
 
     assert [one["verdict"] for one in host.verdicts] == [verdict]
 
@@ -202,8 +202,8 @@ def test_unsigned_image_must_be_refused_under_a_policy(tmp_path: Path) -> None:
 
     host = PULLS.Host("n1", "r:5000", call)
 
-    PULLS.look_at_policy(host, tmp_path, "sha256:1", "signed", [])
-    PULLS.look_at_policy(host, tmp_path, "sha256:1", "keep", [])
+    PULLS.check_policy(host, tmp_path, "sha256:1", "signed", [])
+    PULLS.check_policy(host, tmp_path, "sha256:1", "keep", [])
 
     assert [(one["check"], one["verdict"]) for one in host.verdicts] == [
         ("registry_trust.refuses_unsigned", "fail"),
@@ -229,8 +229,8 @@ def test_engine_without_policy_support_fails_if_signatures_are_required(
     monkeypatch.setattr(PULLS.shutil, "which", lambda name: f"/usr/bin/{name}" if name in installed else None)
     signed, kept = (PULLS.Host("n1", "", lambda *_: (0, "")) for _ in range(2))
 
-    PULLS.look_at_engines(signed, "signed")
-    PULLS.look_at_engines(kept, "keep")
+    PULLS.check_engines(signed, "signed")
+    PULLS.check_engines(kept, "keep")
 
     assert {one["check"]: one["verdict"] for one in signed.verdicts} == {
         "registry_trust.policy_of_docker": docker,

@@ -60,7 +60,7 @@ def test_config_path_is_set_once(there: str, table: str) -> None:
     [
         (
             DEBIAN + '[plugins."io.containerd.grpc.v1.cri".registry.mirrors."docker.io"]\n  endpoint = []\n',
-            "cannot stand beside config_path",
+            "cannot be combined with config_path",
         ),
         ('[plugins.cri]\n  x = "y"\n', "its version is 1"),
         ("version = 9\n", "its version is 9"),
@@ -88,8 +88,8 @@ def test_effective_config_path_is_read_from_containerd(dumped: str, folders: lis
 def keep(root: Path, *registries: dict[str, Any], check: bool = False) -> list[str]:
     """Configure registries; return the messages, without the folder."""
     folder = KEEPS.Folder(root / "certs.d", root / "record", check=check)
-    folder.keep(registries)
-    return [message.removeprefix(f"{root}/certs.d/") for message in folder.said]
+    folder.apply(registries)
+    return [message.replace(f"{root}/certs.d/", "") for message in folder.messages]
 
 
 def test_registries_are_added_and_removed(tmp_path: Path) -> None:
@@ -97,14 +97,14 @@ def test_registries_are_added_and_removed(tmp_path: Path) -> None:
     (tmp_path / "certs.d" / "docker.io").mkdir(parents=True)
     (tmp_path / "certs.d" / "docker.io" / "hosts.toml").write_text("theirs", encoding="utf-8")
 
-    assert keep(tmp_path, OWN, check=True) == ["svc1:5000/ca.crt is written", "svc1:5000/hosts.toml is written"]
+    assert keep(tmp_path, OWN, check=True) == ["write svc1:5000/ca.crt", "write svc1:5000/hosts.toml"]
     assert not (tmp_path / "record").exists()
-    assert keep(tmp_path, OWN) == ["svc1:5000/ca.crt is written", "svc1:5000/hosts.toml is written"]
+    assert keep(tmp_path, OWN) == ["write svc1:5000/ca.crt", "write svc1:5000/hosts.toml"]
     assert keep(tmp_path, OWN) == []
     assert (tmp_path / "certs.d" / "svc1:5000" / "hosts.toml").stat().st_mode & 0o777 == 0o600
     assert keep(tmp_path, {**OWN, "address": "new:5000", "pem": ""}) == [
-        "new:5000/hosts.toml is written",
-        "svc1:5000 goes",
+        "write new:5000/hosts.toml",
+        "remove svc1:5000",
     ]
     assert sorted(path.name for path in (tmp_path / "certs.d").iterdir()) == ["docker.io", "new:5000"]
 
@@ -113,7 +113,7 @@ def test_authority_without_a_value_stays(tmp_path: Path) -> None:
     """None keeps and uses the file; an empty text removes it."""
     keep(tmp_path, OWN)
     assert keep(tmp_path, {**OWN, "pem": None}) == []
-    assert keep(tmp_path, {**OWN, "pem": ""}) == ["svc1:5000/ca.crt goes", "svc1:5000/hosts.toml is written"]
+    assert keep(tmp_path, {**OWN, "pem": ""}) == ["remove svc1:5000/ca.crt", "write svc1:5000/hosts.toml"]
 
 
 def test_foreign_file_is_not_overwritten(tmp_path: Path) -> None:
@@ -122,7 +122,9 @@ def test_foreign_file_is_not_overwritten(tmp_path: Path) -> None:
     other.parent.mkdir(parents=True)
     other.write_text("theirs", encoding="utf-8")
 
-    with pytest.raises(KEEPS.RefusedError, match=r"is somebody else's\. Fix: take it out of containerd_registries_mirrors"):
+    with pytest.raises(
+        KEEPS.RefusedError, match=r"was not written by primus-bootstrap\. Fix: remove it from containerd_registries_mirrors"
+    ):
         keep(tmp_path, {**OWN, "address": "first:5000"}, OWN)
     assert other.read_text(encoding="utf-8") == "theirs"
     assert not (tmp_path / "certs.d" / "first:5000").exists()
@@ -147,7 +149,7 @@ def test_only_a_successful_login_passes(monkeypatch: pytest.MonkeyPatch, output:
         return 1, output
 
     host = ASKS.Host("n1", "svc1:5000", call)
-    ASKS.look_at_own(host)
+    ASKS.check_cluster_registry(host)
 
     assert (host.verdicts[0]["check"], host.verdicts[0]["verdict"]) == ("registry_trust.containerd_pull", verdict)
     assert "--hosts-dir" in calls[0]
@@ -162,6 +164,6 @@ def test_foreign_registry_must_be_trusted_and_reachable(monkeypatch: pytest.Monk
     monkeypatch.setattr(ASKS.shutil, "which", lambda _: "/usr/local/bin/crictl")
     host = ASKS.Host("n1", "", lambda *_: (1, output))
 
-    ASKS.look_at_others(host, ["harbor.example.com"])
+    ASKS.check_others(host, ["harbor.example.com"])
 
     assert [one["verdict"] for one in host.verdicts] == [verdict]

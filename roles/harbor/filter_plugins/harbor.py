@@ -1,5 +1,5 @@
 # ruff: noqa: INP001 (Ansible loads it by path)
-"""What the role `harbor` decides on the controller: what in hosts.yaml contradicts itself, and what verification found."""
+"""Filters of the role `harbor`: conflicts between variables, which `validate` reports too, defaults of entries, and generated secrets."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 NAME = re.compile(r"[a-z0-9]+(?:[._-][a-z0-9]+)*")
 HOSTNAME = re.compile(r"(?=.{1,253}$)[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)+")
-# Harbor's own (src/controller/robot, IsValidSec): 8 to 128 characters, with a capital, a small letter and a figure.
+# Harbor's rule (src/controller/robot, IsValidSec): 8 to 128 characters, with an upper-case letter, a lower-case letter and a digit.
 SECRET = re.compile(r"(?=.*[A-Z])(?=.*[a-z])(?=.*[0-9]).{8,128}")
-# The variables that `findings` reads, those of juicefs_csi as well.
+# The variables that `findings` reads.
 VARIABLES = (
     "harbor_hostname",
     "harbor_expose",
@@ -34,7 +34,7 @@ VARIABLES = (
     "harbor_scan_cron",
 )
 
-# Defaults of an entry, as meta/argument_specs.yml states them (tests/unit/test_role_harbor.py holds them against each other).
+# Defaults of entries, as in meta/argument_specs.yml (tests/unit/test_role_harbor.py compares them).
 PROJECT: dict[str, Any] = {
     "public": False,
     "quota_gib": 0,
@@ -52,145 +52,146 @@ ROBOT: dict[str, Any] = {"description": "", "projects": [], "may": ["pull"], "da
 Finding = tuple[str, str, str, str]
 
 
-def findings(stated: Mapping[str, Any], juicefs: str, issuer: bool) -> list[Finding]:  # noqa: FBT001 (Jinja calls it so)
-    """Return what contradicts itself: the variable it is about, what, its fix, and the rule's name.
+def findings(values: Mapping[str, Any], juicefs: str, issuer: bool) -> list[Finding]:  # noqa: FBT001 (Jinja calls it so)
+    """Return each conflict as variable, message, fix and rule name.
 
     Args:
-        stated: The role's variables by name; one that is missing has its default.
-        juicefs: Name of the storage class of the chart juicefs_csi; empty where it is not part of the cluster.
-        issuer: Whether the cluster has an issuer of certificates of its own.
+        values: The role's variables by name; a missing one has its default.
+        juicefs: Name of the storage class of the chart juicefs_csi; empty if it is not part of the cluster.
+        issuer: Whether the cluster has its own certificate issuer.
     """
     return [
-        *_storage(stated, juicefs),
-        *_address(stated),
-        *_certificate(stated, own=issuer),
-        *_content(stated),
-        *_crons(stated),
+        *_storage(values, juicefs),
+        *_address(values),
+        *_certificate(values, has_issuer=issuer),
+        *_content(values),
+        *_crons(values),
     ]
 
 
-def texts(found: Sequence[Finding]) -> list[str]:
-    """Return findings as a preflight says them."""
+def messages(found: Sequence[Finding]) -> list[str]:
+    """Return findings as error messages."""
     return [f"{what}. Fix: {fix}." for _, what, fix, _ in found]
 
 
-def _storage(stated: Mapping[str, Any], juicefs: str) -> Iterator[Finding]:
-    images, database = stated.get("harbor_storage_class", ""), stated.get("harbor_database_storage_class", "")
-    if not images and not stated.get("harbor_s3_bucket"):
-        what = "harbor has no storage class and no bucket: its images would wait for a volume for ever"
-        yield (
-            "harbor_storage_class",
-            what,
-            "set harbor_storage_class to a class of the cluster, or harbor_s3_bucket",
-            "harbor-storage-class",
-        )
+def _storage(values: Mapping[str, Any], juicefs: str) -> Iterator[Finding]:
+    images, database = values.get("harbor_storage_class", ""), values.get("harbor_database_storage_class", "")
+    if not images and not values.get("harbor_s3_bucket"):
+        what = "harbor has no storage class and no bucket: its pods would wait for a volume for ever"
+        fix = "set harbor_storage_class to a class of the cluster, or harbor_s3_bucket"
+        yield "harbor_storage_class", what, fix, "harbor-storage-class"
     if not database and not images:
-        what = "harbor has no storage class for its database, which lies on a volume also where images are in a bucket"
+        what = "harbor has no storage class for its database, which needs a volume even if images are in a bucket"
         yield "harbor_database_storage_class", what, "set harbor_database_storage_class to a class of the cluster", "harbor-storage-class"
     if juicefs and (database or images) == juicefs:
-        what = f"harbor's database would lie on the class {database or images}, which is JuiceFS: every commit would go to the object store"
+        what = f"harbor's database would use the class {database or images}, which is JuiceFS: every commit would go to the object store"
         fix = "set harbor_database_storage_class to a class of local or block storage"
         yield "harbor_database_storage_class" if database else "harbor_storage_class", what, fix, "harbor-database-on-juicefs"
 
 
-def _address(stated: Mapping[str, Any]) -> Iterator[Finding]:
-    name = stated.get("harbor_hostname", "")
+def _address(values: Mapping[str, Any]) -> Iterator[Finding]:
+    name = values.get("harbor_hostname", "")
     if not HOSTNAME.fullmatch(name):
-        what = f"harbor_hostname is {name!r}, no DNS name" if name else "harbor_hostname is empty: clients would have no name to ask for"
-        yield "harbor_hostname", what, "set it to the name that images will bear, such as harbor.example.com", "harbor-hostname"
-    if stated.get("harbor_expose") == "route" and not stated.get("harbor_gateway_parents"):
-        what = "harbor_expose is route and no Gateway is named"
-        yield "harbor_gateway_parents", what, "name the Gateway, such as [{name: gateway, namespace: higress-system}]", "harbor-gateway"
+        what = f"harbor_hostname is {name!r}, which is not a DNS name" if name else "harbor_hostname is empty: clients need a name"
+        yield "harbor_hostname", what, "set it to the name for image references, such as harbor.example.com", "harbor-hostname"
+    if values.get("harbor_expose") == "route" and not values.get("harbor_gateway_parents"):
+        what = "harbor_expose is route and harbor_gateway_parents is empty"
+        yield (
+            "harbor_gateway_parents",
+            what,
+            "set it to the Gateway, such as [{name: gateway, namespace: higress-system}]",
+            "harbor-gateway",
+        )
 
 
-def _certificate(stated: Mapping[str, Any], *, own: bool) -> Iterator[Finding]:
-    issuer, cert, key = (stated.get(f"harbor_tls_{part}", "") for part in ("issuer", "cert_file", "key_file"))
+def _certificate(values: Mapping[str, Any], *, has_issuer: bool) -> Iterator[Finding]:
+    issuer, cert, key = (values.get(f"harbor_tls_{part}", "") for part in ("issuer", "cert_file", "key_file"))
     if bool(cert) != bool(key):
         about = "harbor_tls_cert_file" if cert else "harbor_tls_key_file"
         other = "harbor_tls_key_file" if cert else "harbor_tls_cert_file"
         yield about, f"{about} is set without {other}", "set both, or harbor_tls_issuer alone", "harbor-certificate"
     elif issuer and cert:
-        what = "harbor_tls_issuer and harbor_tls_cert_file both name a certificate"
-        yield "harbor_tls_issuer", what, "keep one of them", "harbor-certificate"
-    elif not issuer and not cert and not own:
-        what = "harbor has no certificate: hosts would pull over a connection that nobody checks"
-        fix = "give the cluster the group kube_cert_manager, or set harbor_tls_cert_file and harbor_tls_key_file"
+        what = "harbor_tls_issuer and harbor_tls_cert_file are both set"
+        yield "harbor_tls_issuer", what, "set only one of them", "harbor-certificate"
+    elif not issuer and not cert and not has_issuer:
+        what = "harbor has no certificate: hosts would pull over an untrusted connection"
+        fix = "add a host to the group kube_cert_manager, or set harbor_tls_cert_file and harbor_tls_key_file"
         yield "harbor_tls_issuer", what, fix, "harbor-certificate"
 
 
-def _content(stated: Mapping[str, Any]) -> Iterator[Finding]:
-    projects, robots = stated.get("harbor_projects") or [], stated.get("harbor_robots") or []
+def _content(values: Mapping[str, Any]) -> Iterator[Finding]:
+    projects, robots = values.get("harbor_projects") or [], values.get("harbor_robots") or []
     names = [one.get("name", "") for one in projects]
     for about, kind, listed in (("harbor_projects", "project", names), ("harbor_robots", "robot", [one.get("name", "") for one in robots])):
         for name in sorted(set(listed)):
             if listed.count(name) > 1:
-                yield about, f"{about} names the {kind} {name} {listed.count(name)} times", "keep one of them", "harbor-twice"
+                yield about, f"{about} contains the {kind} {name} {listed.count(name)} times", "keep one of them", "harbor-twice"
             if not NAME.fullmatch(str(name)):
-                what = f"{about}: {name!r} is no name that Harbor takes"
-                yield about, what, "use small letters and figures, with . _ - between them", "harbor-name"
+                what = f"{about}: Harbor does not accept the name {name!r}"
+                yield about, what, "use lower-case letters and digits, with . _ - between them", "harbor-name"
     for robot in robots:
         missing = [name for name in robot.get("projects") or () if name not in names]
         if missing:
-            what = f"the robot {robot.get('name')} may use {', '.join(missing)}, which harbor_projects does not name"
-            yield "harbor_robots", what, "name the project in harbor_projects, or take it from the robot", "harbor-robot-project"
-    puller = stated.get("harbor_nodes_robot") or ""
+            what = f"the robot {robot.get('name')} has access to {', '.join(missing)}, which harbor_projects does not contain"
+            yield "harbor_robots", what, "add the project to harbor_projects, or remove it from the robot", "harbor-robot-project"
+    puller = values.get("harbor_nodes_robot") or ""
     if puller and puller not in [one.get("name", "") for one in robots]:
-        what = f"nodes are to pull as {puller}, which harbor_robots does not name"
-        yield "harbor_nodes_robot", what, "name the robot in harbor_robots, or leave harbor_nodes_robot empty", "harbor-nodes-robot"
+        what = f"harbor_nodes_robot is {puller}, which harbor_robots does not contain"
+        yield "harbor_nodes_robot", what, "add the robot to harbor_robots, or leave harbor_nodes_robot empty", "harbor-nodes-robot"
     for project in projects:
-        if project.get("block_severity") and not stated.get("harbor_trivy", True):
-            what = f"the project {project.get('name')} blocks images by their scan, and harbor_trivy is false: nothing would be scanned"
-            yield "harbor_projects", what, "set harbor_trivy to true, or take block_severity away", "harbor-scan"
+        if project.get("block_severity") and not values.get("harbor_trivy", True):
+            what = f"the project {project.get('name')} has block_severity, and harbor_trivy is false: no image would be scanned"
+            yield "harbor_projects", what, "set harbor_trivy to true, or remove block_severity", "harbor-scan"
 
 
-def _crons(stated: Mapping[str, Any]) -> Iterator[Finding]:
-    listed = [(name, stated.get(name) or "") for name in ("harbor_gc_cron", "harbor_scan_cron")]
-    listed += [("harbor_projects", one.get("keep_cron") or "") for one in stated.get("harbor_projects") or ()]
+def _crons(values: Mapping[str, Any]) -> Iterator[Finding]:
+    listed = [(name, values.get(name) or "") for name in ("harbor_gc_cron", "harbor_scan_cron")]
+    listed += [("harbor_projects", one.get("keep_cron") or "") for one in values.get("harbor_projects") or ()]
     for about, cron in listed:
         if cron and (len(cron.split()) != 6 or cron.split()[0] != "0"):
-            what = f"{about}: {cron!r} is no time that Harbor takes"
-            yield about, what, "give six fields, the first of them 0: second minute hour day month weekday ('0 0 3 * * 6')", "harbor-cron"
+            what = f"{about}: Harbor does not accept the schedule {cron!r}"
+            yield about, what, "use six fields, the first of them 0: second minute hour day month weekday ('0 0 3 * * 6')", "harbor-cron"
 
 
-def secrets(robots: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the names of robots whose secret Harbor would refuse; the secrets stay unsaid."""
+def weak_secrets(robots: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the names of robots whose secret Harbor would reject."""
     return [str(one["name"]) for one in robots if not SECRET.fullmatch(str(one.get("secret") or ""))]
 
 
 def projects(listed: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return projects with every key: what is not stated has its default."""
+    """Return projects with every key; a missing one has its default."""
     found = [{**PROJECT, **one} for one in listed]
     return [{**one, "keep": [{**KEEP, **rule} for rule in one["keep"]]} for one in found]
 
 
 def robots(listed: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return robots with every key."""
+    """Return robots with every key; a missing one has its default."""
     return [{**ROBOT, **one} for one in listed]
 
 
 def without_secrets(listed: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return robots as they may be shown."""
+    """Return robots without their secrets, for error messages."""
     return [{name: value for name, value in one.items() if name != "secret"} for one in listed]
 
 
 def logins(listed: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return what verification needs of each robot."""
+    """Return the facts of each robot that the verification needs."""
     return [{"name": one["name"], "secret": one["secret"], "projects": one["projects"], "push": "push" in one["may"]} for one in listed]
 
 
 def secret_of(listed: Sequence[Mapping[str, Any]], name: str) -> str:
-    """Return the secret of one robot, nothing where there is no such robot."""
+    """Return the secret of one robot; empty if there is no such robot."""
     return next((str(one["secret"]) for one in listed if one["name"] == name), "")
 
 
-def words(wanted: Sequence[Any]) -> list[str]:
-    """Return as many words that nobody guesses, of 16 characters each."""
-    return [entropy.token_hex(8) for _ in wanted]
+def random_strings(items: Sequence[Any]) -> list[str]:
+    """Return a random string of 16 characters for each item."""
+    return [entropy.token_hex(8) for _ in items]
 
 
 def token_pair(name: str) -> dict[str, str]:
-    """Return a key and its certificate, PEM, with which Harbor signs tokens. The chart's own ends after a year."""
-    # Only where it is made; `validate` loads this file as well.
+    """Return a key and its certificate, PEM, with which Harbor signs tokens. The chart's own certificate expires after a year."""
+    # Imported here, because `validate` loads this file too and does not need it.
     from cryptography import x509  # noqa: PLC0415
     from cryptography.hazmat.primitives import hashes, serialization  # noqa: PLC0415
     from cryptography.hazmat.primitives.asymmetric import rsa  # noqa: PLC0415
@@ -214,19 +215,19 @@ def token_pair(name: str) -> dict[str, str]:
 
 
 class FilterModule:
-    """What Ansible looks for."""
+    """The filters, as Ansible loads them."""
 
     def filters(self) -> dict[str, Any]:
-        """Name the filters."""
+        """Return the filters by name."""
         return {
             "harbor_findings": findings,
             "harbor_logins": logins,
+            "harbor_messages": messages,
             "harbor_projects": projects,
+            "harbor_random_strings": random_strings,
             "harbor_robots": robots,
             "harbor_secret_of": secret_of,
-            "harbor_texts": texts,
             "harbor_token_pair": token_pair,
-            "harbor_words": words,
-            "harbor_weak_secrets": secrets,
+            "harbor_weak_secrets": weak_secrets,
             "harbor_without_secrets": without_secrets,
         }

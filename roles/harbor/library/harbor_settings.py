@@ -1,7 +1,8 @@
 #!/usr/bin/python
-"""Make Harbor hold what is stated of projects, robot accounts, retention, collection and scans: the Ansible module `harbor_settings`.
+"""Configure projects, robot accounts, retention, garbage collection and scans of Harbor: the Ansible module `harbor_settings`.
 
-It asks, changes what differs, and asks again until nothing differs any more: what Harbor takes and does not keep is found out and named.
+No collection that ships with Ansible has a module for Harbor. This one reads the settings, changes those that differ, and reads them
+again until none differs, so it reports a setting that Harbor accepts without storing it.
 """
 
 from __future__ import annotations
@@ -15,33 +16,33 @@ from ansible.module_utils.harbor_plan import Change, State, plan
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# A project, what needs its number, a robot's secret; then one round that finds nothing to do.
+# A project, the settings that need its id, a robot's secret; then one round without a difference.
 ROUNDS = 4
 
 
-def read(harbor: Harbor, stated: Mapping[str, Any]) -> State:
-    """Ask for everything that the statement is about."""
+def read(harbor: Harbor, settings: Mapping[str, Any]) -> State:
+    """Read the state of everything that the settings contain."""
     state = State(gc=harbor.get("/system/gc/schedule"))
-    if stated["scan_cron"]:
+    if settings["scan_cron"]:
         state.scan = harbor.get("/system/scanAll/schedule")
-    names = {project["name"] for project in stated["projects"]}
+    names = {project["name"] for project in settings["projects"]}
     for project in harbor.every("/projects", with_detail="false") if names else ():
         if project["name"] in names:
             _read_project(harbor, state, project)
-    if stated["robots"]:
+    if settings["robots"]:
         prefix = (harbor.get("/configurations") or {}).get("robot_name_prefix") or {}
         state.robot_prefix = prefix.get("value") or state.robot_prefix
         state.robots = {robot["name"]: robot for robot in harbor.every("/robots")}
-    for robot in stated["robots"]:
+    for robot in settings["robots"]:
         name = state.robot_prefix + robot["name"]
         if name in state.robots:
-            state.logins[name] = harbor.knows(name, robot["secret"])
+            state.logins[name] = harbor.accepts(name, robot["secret"])
     return state
 
 
 def _read_project(harbor: Harbor, state: State, project: Mapping[str, Any]) -> None:
     name, number = project["name"], project["project_id"]
-    # The list may leave settings out; one project tells them all.
+    # The list may omit settings; a single project has all of them.
     state.projects[name] = harbor.get(f"/projects/{number}")
     retention = (state.projects[name].get("metadata") or {}).get("retention_id")
     if retention:
@@ -52,31 +53,31 @@ def _read_project(harbor: Harbor, state: State, project: Mapping[str, Any]) -> N
         state.quotas[name] = quotas[0]
 
 
-def settle(harbor: Harbor, stated: Mapping[str, Any]) -> list[str]:
-    """Change what differs until nothing does, and return what was done.
+def apply(harbor: Harbor, settings: Mapping[str, Any]) -> list[str]:
+    """Change the settings until none differs, and return the changes.
 
     Raises:
-        HarborError: a request was refused, or something that was set does not stay.
+        HarborError: Harbor rejected a request, or did not store a setting.
     """
     done: list[str] = []
     missing: list[Change] = []
     for _ in range(ROUNDS):
-        missing = plan(read(harbor, stated), stated)
+        missing = plan(read(harbor, settings), settings)
         if not missing:
             return done
         for change in missing:
             harbor.send(change.method, change.path, change.body)
             done.append(change.what)
-    left = plan(read(harbor, stated), stated)
+    left = plan(read(harbor, settings), settings)
     if left:
-        raise HarborError(f"Harbor took this and does not hold it: {'; '.join(change.what for change in left)}")
+        raise HarborError(f"Harbor accepted these settings but did not store them: {'; '.join(change.what for change in left)}")
     return done
 
 
 def arguments() -> dict[str, Any]:
     """Return the module's arguments; the role's spec gives the meaning of each."""
     text, flag = {"type": "str", "required": True}, {"type": "bool", "required": True}
-    number, words = {"type": "int", "required": True}, {"type": "list", "elements": "str", "required": True}
+    number, strings = {"type": "int", "required": True}, {"type": "list", "elements": "str", "required": True}
     keep = {"rule": text, "count": number, "repositories": text, "tags": text, "untagged": flag}
     project = {
         "name": text,
@@ -86,15 +87,15 @@ def arguments() -> dict[str, Any]:
         "sbom_on_push": flag,
         "block_severity": text,
         "signed_only": flag,
-        "immutable_tags": words,
+        "immutable_tags": strings,
         "keep": {"type": "list", "elements": "dict", "required": True, "options": keep},
         "keep_cron": text,
     }
     robot = {
         "name": text,
         "description": text,
-        "projects": words,
-        "may": words,
+        "projects": strings,
+        "may": strings,
         "days": number,
         "secret": {"type": "str", "required": True, "no_log": True},
     }
@@ -113,17 +114,16 @@ def arguments() -> dict[str, Any]:
 
 
 def main() -> None:
-    """Read the arguments, compare, change what differs."""
+    """Compare the settings, and change those that differ."""
     module = AnsibleModule(argument_spec=arguments(), supports_check_mode=True)
-    stated = module.params
+    settings = module.params
     try:
-        harbor = Harbor(stated["url"], (stated["username"], stated["password"]), stated["ca_pem"])
-        done = [change.what for change in plan(read(harbor, stated), stated)] if module.check_mode else settle(harbor, stated)
+        harbor = Harbor(settings["url"], (settings["username"], settings["password"]), settings["ca_pem"])
+        changes = [change.what for change in plan(read(harbor, settings), settings)] if module.check_mode else apply(harbor, settings)
     except (HarborError, OSError) as error:
-        module.fail_json(
-            msg=f"{error}. Fix: see that {stated['url']} serves Harbor and takes this account, then apply the phase registry again"
-        )
-    module.exit_json(changed=bool(done), changes=done, diff={"before": "", "after": "".join(f"{one}\n" for one in done)})
+        fix = f"check that {settings['url']} is Harbor and that harbor_admin_password is right, then apply the phase registry again"
+        module.fail_json(msg=f"{error}. Fix: {fix}")
+    module.exit_json(changed=bool(changes), changes=changes, diff={"before": "", "after": "".join(f"{one}\n" for one in changes)})
 
 
 if __name__ == "__main__":

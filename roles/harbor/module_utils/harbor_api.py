@@ -1,5 +1,5 @@
 # ruff: noqa: INP001 (Ansible loads it by path)
-"""Speak Harbor's REST API v2.0 over HTTPS: the only place that does. Paths and fields are those of its swagger.yaml, release 2.15.1."""
+"""A client for Harbor's REST API v2.0. Paths and fields are those of its swagger.yaml, release 2.15.1."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from urllib.parse import urlencode
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# A page of a list; the API allows 100 at most.
+# Entries per page of a list; the API allows at most 100.
 PAGE = 100
 
 
 class HarborError(Exception):
-    """Harbor refused a request, or did not answer it. `status` is 0 where there was no answer."""
+    """Harbor rejected a request, or did not answer; then `status` is 0."""
 
     def __init__(self, message: str, status: int = 0) -> None:
-        """Keep what is told to people, and the status."""
+        """Store message and status."""
         super().__init__(message)
         self.status = status
 
 
 class Harbor:
-    """One Harbor, spoken to with one account."""
+    """A connection to Harbor with one account."""
 
     def __init__(self, url: str, account: tuple[str, str] | None, ca_pem: str = "", timeout_s: float = 30) -> None:
-        """Keep where it is; `ca_pem` is its authority, empty = those that this system knows."""
+        """Store the parameters; `ca_pem` is the CA certificate, empty = the system's."""
         self.url = url.rstrip("/")
         self.account = account
         self.timeout_s = timeout_s
         self._context = ssl.create_default_context(cadata=ca_pem or None)
 
     def get(self, path: str, **query: str) -> Any:
-        """Return what a path of the API holds; None where it holds nothing."""
+        """Return the JSON value at a path of the API; None if the answer is empty."""
         return self.send("GET", path + (f"?{urlencode(query)}" if query else ""))
 
     def every(self, path: str, **query: str) -> list[Any]:
@@ -54,18 +54,18 @@ class Harbor:
         """Send one request and return its answer.
 
         Raises:
-            HarborError: it was refused, or there was no answer.
+            HarborError: It was rejected, or there was no answer.
         """
-        return self._asked(method, f"{self.url}/api/v2.0{path}", self.account, body)
+        return self._request(method, f"{self.url}/api/v2.0{path}", self.account, body)
 
-    def knows(self, name: str, password: str) -> bool:
-        """Whether an account with this password may log in, asked as `docker login` asks.
+    def accepts(self, name: str, password: str) -> bool:
+        """Return whether an account can log in with this password, as with `docker login`.
 
         Raises:
-            HarborError: Harbor did not say.
+            HarborError: There was no answer.
         """
         try:
-            self._asked("GET", f"{self.url}/service/token?{urlencode({'service': 'harbor-registry'})}", (name, password))
+            self._request("GET", f"{self.url}/service/token?{urlencode({'service': 'harbor-registry'})}", (name, password))
         except HarborError as error:
             if error.status == 401:
                 return False
@@ -73,16 +73,16 @@ class Harbor:
         return True
 
     def token(self, repository: str, account: tuple[str, str] | None) -> str:
-        """Return the token that Harbor gives for a repository to an account, or to anybody; it grants no more than it may.
+        """Return the token for a repository and an account (None: anonymous); it has only the rights of the account.
 
         Raises:
-            HarborError: Harbor gave none.
+            HarborError: Harbor returned none.
         """
         scope = urlencode({"service": "harbor-registry", "scope": f"repository:{repository}:pull,push"})
-        return str(self._asked("GET", f"{self.url}/service/token?{scope}", account)["token"])
+        return str(self._request("GET", f"{self.url}/service/token?{scope}", account)["token"])
 
-    def _asked(self, method: str, url: str, account: tuple[str, str] | None, body: Mapping[str, Any] | None = None) -> Any:
-        request = urllib.request.Request(url, method=method)  # noqa: S310 (the role's preflight lets http and https through)
+    def _request(self, method: str, url: str, account: tuple[str, str] | None, body: Mapping[str, Any] | None = None) -> Any:
+        request = urllib.request.Request(url, method=method)  # noqa: S310 (harbor_api_url is http or https)
         if account:
             request.add_header("Authorization", "Basic " + base64.b64encode(":".join(account).encode()).decode("ascii"))
         request.add_header("Accept", "application/json")
@@ -95,19 +95,19 @@ class Harbor:
                 text = answer.read()
         except urllib.error.HTTPError as error:
             with error:
-                raise HarborError(f"{method} {url}: {error.code}, {reason_of(error.read())}", error.code) from error
+                raise HarborError(f"{method} {url}: {error.code}, {error_message(error.read())}", error.code) from error
         except OSError as error:
             raise HarborError(f"{method} {url}: {error}") from error
         try:
             return json.loads(text) if text.strip() else None
         except ValueError as error:
-            raise HarborError(f"{method} {url}: the answer is no JSON, so this is not Harbor's API") from error
+            raise HarborError(f"{method} {url}: the answer is not JSON, so this is not Harbor's API") from error
 
 
-def reason_of(text: bytes) -> str:
-    """Return what an answer says went wrong, in Harbor's own words, shortened."""
+def error_message(text: bytes) -> str:
+    """Return Harbor's error message from an answer, shortened."""
     try:
-        said = json.loads(text)["errors"][0]["message"]
+        message = json.loads(text)["errors"][0]["message"]
     except (ValueError, KeyError, IndexError, TypeError):
-        said = text.decode("utf-8", "replace")
-    return str(said).strip()[:300] or "without a reason"
+        message = text.decode("utf-8", "replace")
+    return str(message).strip()[:300] or "no reason given"

@@ -1,7 +1,7 @@
 # ruff: noqa: INP001 (Ansible loads it by path)
-"""What has to change in a Harbor: pure functions over what it holds and what is stated. Nothing that is not stated is touched or removed.
+"""Compute the requests that bring a Harbor to its configured settings. Unlisted entries are neither changed nor removed.
 
-Fields and words are those of Harbor's swagger.yaml 2.15.1 and of its handlers (retention.go, gc.go, robot.go of the same release).
+Fields and values are those of Harbor's swagger.yaml 2.15.1 and of its handlers (retention.go, gc.go, robot.go of the same release).
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 GIB = 2**30
-# Which rights a word of harbor_robots[].may stands for (src/common/rbac/const.go, scope project).
+# The rights of each value of harbor_robots[].may (src/common/rbac/const.go, scope project).
 RIGHTS = {
     "pull": (("repository", "pull"), ("artifact", "read")),
     "push": (("repository", "pull"), ("repository", "push"), ("artifact", "read"), ("artifact", "create")),
     "delete": (("repository", "delete"), ("artifact", "delete")),
     "scan": (("scan", "create"), ("scan", "read")),
 }
-# The two rule templates of retention that count nothing are not offered: `always` keeps everything.
+# The retention templates that count nothing are not supported; `always` retains everything.
 TEMPLATES = {
     "latest_pushed": "latestPushedK",
     "latest_pulled": "latestPulledN",
@@ -32,7 +32,7 @@ TEMPLATES = {
 
 @dataclass(frozen=True)
 class Change:
-    """One request that makes Harbor hold what is stated. `what` is told to people and holds no secret; the body may."""
+    """One request. `what` is shown to people and contains no secret; the body may."""
 
     what: str
     method: str
@@ -42,7 +42,7 @@ class Change:
 
 @dataclass
 class State:
-    """What a Harbor holds, as its API tells it."""
+    """The current settings of a Harbor, as its API returns them."""
 
     projects: dict[str, Any] = field(default_factory=dict)
     retentions: dict[str, Any] = field(default_factory=dict)
@@ -55,61 +55,62 @@ class State:
     scan: Any = None
 
 
-def plan(state: State, stated: Mapping[str, Any]) -> list[Change]:
-    """Return the requests that are missing. A project's details follow once the project is there."""
+def plan(state: State, settings: Mapping[str, Any]) -> list[Change]:
+    """Return the necessary requests. A project's details follow in the next round, once the project exists."""
     found: list[Change] = []
-    for project in stated["projects"]:
+    for project in settings["projects"]:
         found += _project(state, project)
-    for robot in stated["robots"]:
+    for robot in settings["robots"]:
         found += _robot(state, robot)
-    if stated["gc_cron"]:
-        found += _gc(state.gc, stated)
-    if stated["scan_cron"]:
-        found += _scan(state.scan, stated["scan_cron"])
+    if settings["gc_cron"]:
+        found += _gc(state.gc, settings)
+    if settings["scan_cron"]:
+        found += _scan(state.scan, settings["scan_cron"])
     return found
 
 
 def metadata(project: Mapping[str, Any]) -> dict[str, str]:
-    """Return a project's settings in Harbor's spelling, where true is a word."""
-    said = {
+    """Return a project's metadata as Harbor stores it, with `true` and `false` as strings."""
+    flags = {
         "public": project["public"],
         "auto_scan": project["scan_on_push"],
         "auto_sbom_generation": project["sbom_on_push"],
         "enable_content_trust_cosign": project["signed_only"],
         "prevent_vul": bool(project["block_severity"]),
     }
-    words = {name: "true" if value else "false" for name, value in said.items()}
-    return {**words, "severity": project["block_severity"]} if project["block_severity"] else words
+    strings = {name: "true" if value else "false" for name, value in flags.items()}
+    return {**strings, "severity": project["block_severity"]} if project["block_severity"] else strings
 
 
 def _project(state: State, project: Mapping[str, Any]) -> Iterator[Change]:
-    name, wanted = project["name"], metadata(project)
+    name, expected = project["name"], metadata(project)
     storage = project["quota_gib"] * GIB if project["quota_gib"] else -1
-    held = state.projects.get(name)
-    if held is None:
-        yield Change(f"project {name} comes", "POST", "/projects", {"project_name": name, "metadata": wanted, "storage_limit": storage})
+    current = state.projects.get(name)
+    if current is None:
+        body = {"project_name": name, "metadata": expected, "storage_limit": storage}
+        yield Change(f"create project {name}", "POST", "/projects", body)
         return
-    there = held.get("metadata") or {}
-    differs = {key: value for key, value in wanted.items() if (there.get(key) or "false") != value}
+    values = current.get("metadata") or {}
+    differs = {key: value for key, value in expected.items() if (values.get(key) or "false") != value}
     if differs:
-        told = ", ".join(f"{key}={value}" for key, value in sorted(differs.items()))
-        yield Change(f"project {name}: {told}", "PUT", f"/projects/{held['project_id']}", {"metadata": differs})
+        listed = ", ".join(f"{key}={value}" for key, value in sorted(differs.items()))
+        yield Change(f"project {name}: {listed}", "PUT", f"/projects/{current['project_id']}", {"metadata": differs})
     quota = state.quotas.get(name)
     if quota and (quota.get("hard") or {}).get("storage") != storage:
         yield Change(f"project {name}: quota {storage} bytes", "PUT", f"/quotas/{quota['id']}", {"hard": {"storage": storage}})
-    yield from _retention(state, project, held["project_id"])
+    yield from _retention(state, project, current["project_id"])
     for pattern in project["immutable_tags"]:
         if ("**", pattern) not in {immutable_of(rule) for rule in state.immutable.get(name, ())}:
             yield Change(
                 f"project {name}: tags {pattern} cannot be overwritten",
                 "POST",
-                f"/projects/{held['project_id']}/immutabletagrules",
+                f"/projects/{current['project_id']}/immutabletagrules",
                 immutable_rule(pattern),
             )
 
 
 def immutable_rule(pattern: str) -> dict[str, Any]:
-    """Return a rule after which nobody overwrites or deletes the tags that fit."""
+    """Return a rule that prevents overwriting and deleting matching tags."""
     return {
         "disabled": False,
         "action": "immutable",
@@ -120,7 +121,7 @@ def immutable_rule(pattern: str) -> dict[str, Any]:
 
 
 def immutable_of(rule: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return the repositories and tags that a rule in force fixes; None where it is another kind of rule."""
+    """Return the repositories and tags of an enabled rule; None if it has another form."""
     tags, repositories = rule.get("tag_selectors") or [], (rule.get("scope_selectors") or {}).get("repository") or []
     if rule.get("disabled") or len(tags) != 1 or len(repositories) != 1:
         return None
@@ -132,21 +133,21 @@ def immutable_of(rule: Mapping[str, Any]) -> tuple[str, str] | None:
 def _retention(state: State, project: Mapping[str, Any], project_id: int) -> Iterator[Change]:
     if not project["keep"]:
         return
-    wanted = {
+    expected = {
         "algorithm": "or",
         "rules": [retention_rule(rule) for rule in project["keep"]],
         "trigger": {"kind": "Schedule", "settings": {"cron": project["keep_cron"]}, "references": {}},
         "scope": {"level": "project", "ref": project_id},
     }
-    held, what = state.retentions.get(project["name"]), f"project {project['name']}: what is kept, at {project['keep_cron']}"
-    if held is None:
-        yield Change(what, "POST", "/retentions", wanted)
-    elif retention_of(held) != retention_of(wanted):
-        yield Change(what, "PUT", f"/retentions/{held['id']}", {**wanted, "id": held["id"]})
+    current, what = state.retentions.get(project["name"]), f"project {project['name']}: retention at {project['keep_cron']}"
+    if current is None:
+        yield Change(what, "POST", "/retentions", expected)
+    elif retention_of(current) != retention_of(expected):
+        yield Change(what, "PUT", f"/retentions/{current['id']}", {**expected, "id": current["id"]})
 
 
 def retention_rule(rule: Mapping[str, Any]) -> dict[str, Any]:
-    """Return one rule of what is kept, in Harbor's spelling."""
+    """Return one retention rule in Harbor's format."""
     template = TEMPLATES[rule["rule"]]
     extras = json.dumps({"untagged": rule["untagged"]})
     return {
@@ -160,7 +161,7 @@ def retention_rule(rule: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def retention_of(policy: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a policy says, without ids and priorities that Harbor gives."""
+    """Return the comparable part of a retention policy, without the ids and priorities that Harbor adds."""
     trigger = policy.get("trigger") or {}
     return {
         "algorithm": policy.get("algorithm"),
@@ -185,28 +186,28 @@ def _rule_of(rule: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def permissions(robot: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return a robot's rights, one entry a project; without projects named, in all of them."""
-    access = sorted({right for word in robot["may"] for right in RIGHTS[word]})
+    """Return a robot's rights, one entry per project; without projects, one entry for all."""
+    access = sorted({right for action in robot["may"] for right in RIGHTS[action]})
     listed = [{"resource": resource, "action": action} for resource, action in access]
     return [{"kind": "project", "namespace": project, "access": listed} for project in robot["projects"] or ["*"]]
 
 
 def _robot(state: State, robot: Mapping[str, Any]) -> Iterator[Change]:
     full = state.robot_prefix + robot["name"]
-    wanted = {"description": robot["description"], "level": "system", "duration": robot["days"] or -1, "disable": False}
-    held = state.robots.get(full)
-    if held is None:
-        yield Change(f"robot {full} comes", "POST", "/robots", {**wanted, "name": robot["name"], "permissions": permissions(robot)})
+    expected = {"description": robot["description"], "level": "system", "duration": robot["days"] or -1, "disable": False}
+    current = state.robots.get(full)
+    if current is None:
+        yield Change(f"create robot {full}", "POST", "/robots", {**expected, "name": robot["name"], "permissions": permissions(robot)})
         return
-    body = {**wanted, "name": full, "permissions": permissions(robot)}
-    differs = [key for key, value in wanted.items() if held.get(key, "" if key == "description" else None) != value]
-    if _rights(held.get("permissions") or ()) != _rights(body["permissions"]):
+    body = {**expected, "name": full, "permissions": permissions(robot)}
+    differs = [key for key, value in expected.items() if current.get(key, "" if key == "description" else None) != value]
+    if _rights(current.get("permissions") or ()) != _rights(body["permissions"]):
         differs.append("permissions")
     if differs:
-        yield Change(f"robot {full}: {', '.join(sorted(differs))}", "PUT", f"/robots/{held['id']}", body)
+        yield Change(f"robot {full}: {', '.join(sorted(differs))}", "PUT", f"/robots/{current['id']}", body)
     if not state.logins.get(full):
-        # Harbor makes up a secret when a robot comes; the stated one can only be set afterwards.
-        yield Change(f"robot {full} gets its secret", "PATCH", f"/robots/{held['id']}", {"secret": robot["secret"]})
+        # Harbor generates a secret for a new robot; the configured one can only be set afterwards.
+        yield Change(f"set the secret of robot {full}", "PATCH", f"/robots/{current['id']}", {"secret": robot["secret"]})
 
 
 def _rights(listed: Sequence[Mapping[str, Any]]) -> set[tuple[str, str, str, str]]:
@@ -217,16 +218,16 @@ def _rights(listed: Sequence[Mapping[str, Any]]) -> set[tuple[str, str, str, str
     }
 
 
-def _gc(held: Any, stated: Mapping[str, Any]) -> Iterator[Change]:
-    wanted = {"delete_untagged": stated["gc_untagged"], "workers": stated["gc_workers"]}
-    schedule = (held or {}).get("schedule") or {}
-    parameters = json.loads((held or {}).get("job_parameters") or "{}")
-    same = schedule.get("cron") == stated["gc_cron"] and all(parameters.get(key) == value for key, value in wanted.items())
+def _gc(current: Any, settings: Mapping[str, Any]) -> Iterator[Change]:
+    expected = {"delete_untagged": settings["gc_untagged"], "workers": settings["gc_workers"]}
+    schedule = (current or {}).get("schedule") or {}
+    parameters = json.loads((current or {}).get("job_parameters") or "{}")
+    same = schedule.get("cron") == settings["gc_cron"] and all(parameters.get(key) == value for key, value in expected.items())
     if not same or parameters.get("dry_run"):
-        body = {"schedule": {"type": "Custom", "cron": stated["gc_cron"]}, "parameters": {**wanted, "dry_run": False}}
-        yield Change(f"collection of what nothing names any more: {stated['gc_cron']}", "PUT", "/system/gc/schedule", body)
+        body = {"schedule": {"type": "Custom", "cron": settings["gc_cron"]}, "parameters": {**expected, "dry_run": False}}
+        yield Change(f"garbage collection: {settings['gc_cron']}", "PUT", "/system/gc/schedule", body)
 
 
-def _scan(held: Any, cron: str) -> Iterator[Change]:
-    if ((held or {}).get("schedule") or {}).get("cron") != cron:
+def _scan(current: Any, cron: str) -> Iterator[Change]:
+    if ((current or {}).get("schedule") or {}).get("cron") != cron:
         yield Change(f"scan of all images: {cron}", "PUT", "/system/scanAll/schedule", {"schedule": {"type": "Custom", "cron": cron}})

@@ -1,7 +1,8 @@
 #!/usr/bin/python
-"""Keep the accounts of the image registry: the Ansible module `oci_registry_accounts`. Passwords go to htpasswd through its input only.
+"""Write the accounts of the image registry: the Ansible module `oci_registry_accounts`.
 
-A hash that fits the stated password stays as it is, so a second run changes nothing; an account that is not stated goes.
+Passwords are passed to htpasswd through its input only. community.general.htpasswd needs passlib on the host, cannot set the number of
+bcrypt rounds, and does not remove other accounts. A hash that matches the configured password is kept, so a second run changes nothing.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 CALL_S = 60
-# 2^8 rounds, some 15 ms. The registry checks the password with every request, a pull of 50 layers asks 100 times, and passwords of
-# 16 characters and more are not found by trying.
+# 2^8 rounds, about 15 ms. The registry checks the password with every request, some 100 times in a pull of 50 layers. Passwords have at
+# least 16 characters, so they cannot be found by brute force.
 COST = "8"
 
 
@@ -31,23 +32,23 @@ def read_hashes(text: str) -> dict[str, str]:
 
 
 def plan(
-    there: Mapping[str, str],
+    current: Mapping[str, str],
     accounts: Sequence[Mapping[str, str]],
-    fits: Callable[[str, str, str], bool],
-    make: Callable[[str, str], str],
+    matches: Callable[[str, str, str], bool],
+    create: Callable[[str, str], str],
 ) -> tuple[dict[str, str], list[str]]:
-    """Return the hashes that are to be there, and what changes, a line an account."""
-    wanted: dict[str, str] = {}
-    said = [f"{name} goes" for name in there if name not in {one["name"] for one in accounts}]
+    """Return the new hashes, and a message for each change."""
+    new: dict[str, str] = {}
+    changes = [f"remove {name}" for name in current if name not in {one["name"] for one in accounts}]
     for one in accounts:
         name, password = one["name"], one["password"]
-        known = there.get(name, "")
-        if known.startswith("$2y$") and fits(name, known, password):
-            wanted[name] = known
+        known = current.get(name, "")
+        if known.startswith("$2y$") and matches(name, known, password):
+            new[name] = known
         else:
-            wanted[name] = make(name, password)
-            said.append(f"{name} gets its password" if known else f"{name} comes")
-    return wanted, said
+            new[name] = create(name, password)
+            changes.append(f"change the password of {name}" if known else f"add {name}")
+    return new, changes
 
 
 def htpasswd(words: Sequence[str], password: str) -> subprocess.CompletedProcess[str]:
@@ -55,28 +56,28 @@ def htpasswd(words: Sequence[str], password: str) -> subprocess.CompletedProcess
     return subprocess.run(["htpasswd", *words], input=password, capture_output=True, text=True, check=False, timeout=CALL_S)
 
 
-def fits(name: str, known: str, password: str) -> bool:
-    """Whether a hash is that of a password."""
+def matches(name: str, known: str, password: str) -> bool:
+    """Return whether a hash matches a password."""
     with tempfile.NamedTemporaryFile("w", encoding="utf-8") as stream:
         stream.write(f"{name}:{known}\n")
         stream.flush()
         return htpasswd(["-vi", stream.name, name], password).returncode == 0
 
 
-def make(name: str, password: str) -> str:
-    """Return a new hash by bcrypt, the one kind that the registry takes.
+def create(name: str, password: str) -> str:
+    """Return a new bcrypt hash, the only type that the registry accepts.
 
     Raises:
-        ValueError: htpasswd made none.
+        ValueError: htpasswd failed.
     """
     done = htpasswd(["-niB", "-C", COST, name], password)
     if done.returncode or "$2y$" not in done.stdout:
-        raise ValueError(f"htpasswd made no hash for {name}: {done.stderr.strip()}")
+        raise ValueError(f"htpasswd created no hash for {name}: {done.stderr.strip()}")
     return done.stdout.strip().partition(":")[2]
 
 
 def write(path: Path, text: str, group: str) -> None:
-    """Replace the file at once; the registry reads it anew when it changes."""
+    """Replace the file atomically; the registry reloads it when it changes."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=".htpasswd-")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as stream:
@@ -90,7 +91,7 @@ def write(path: Path, text: str, group: str) -> None:
 
 
 def main() -> None:
-    """Read the arguments, compare, write what differs."""
+    """Compare the accounts with the file, and write it if it differs."""
     one = {"name": {"type": "str", "required": True}, "password": {"type": "str", "required": True, "no_log": True}}
     module = AnsibleModule(
         argument_spec={
@@ -100,19 +101,18 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    wanted: Mapping[str, Any] = module.params
-    path = Path(wanted["path"])
+    params: Mapping[str, Any] = module.params
+    path = Path(params["path"])
     try:
         text = path.read_text("utf-8") if path.exists() else ""
-        hashes, said = plan(read_hashes(text), wanted["accounts"], fits, make)
+        hashes, changes = plan(read_hashes(text), params["accounts"], matches, create)
         new = "".join(f"{name}:{value}\n" for name, value in hashes.items())
         if new != text and not module.check_mode:
-            write(path, new, wanted["group"])
+            write(path, new, params["group"])
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-        module.fail_json(
-            msg=f"{path} cannot be kept: {error}. Fix: see that apache2-utils (RHEL: httpd-tools) is whole and the disk has room"
-        )
-    module.exit_json(changed=new != text, said=said)
+        fix = f"reinstall apache2-utils (RHEL: httpd-tools), and check the free space with `df -h {path.parent}`"
+        module.fail_json(msg=f"{path} cannot be written: {error}. Fix: {fix}")
+    module.exit_json(changed=new != text, changes=changes)
 
 
 if __name__ == "__main__":

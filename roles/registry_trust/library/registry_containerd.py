@@ -1,10 +1,10 @@
 #!/usr/bin/python
-"""Let containerd trust registries, one folder each below /etc/containerd/certs.d: the Ansible module `registry_containerd`.
+"""Configure registries for containerd, one folder each below /etc/containerd/certs.d: the Ansible module `registry_containerd`.
 
-containerd reads these files at every pull, so nothing is restarted for them: "Updates under this directory do not require restarting the
-containerd daemon" (https://github.com/containerd/containerd/blob/v2.1.3/docs/hosts.md). That it looks there at all is `config_path` in its
-own configuration, which it reads at its start. Kubespray always sets it; where it is missing, `state: reads_folder` adds it, and says
-that containerd has to be restarted. Folders of others are left alone: which are ours stands in a record beside them.
+No collection's module edits these files. containerd reads them at every pull, so they need no restart: "Updates under this directory do
+not require restarting the containerd daemon" (https://github.com/containerd/containerd/blob/v2.1.3/docs/hosts.md). It reads the folder
+only if `config_path` in its own configuration names it, which needs a restart. Kubespray always sets it; if it is missing, `state:
+config_path` adds it and reports that containerd must be restarted. Other folders are not changed: a record has the names of ours.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ _READ = re.compile(r"""^\s*\[plugins\.['"]?io\.containerd\.(?:grpc\.v1\.cri|cri\
 _TABLE = re.compile(r"^\s*\[")
 _PATH = re.compile(r"""^\s*config_path\s*=\s*["'](.*?)["']""")
 _VERSION = re.compile(r"^\s*version\s*=\s*(\d+)", re.MULTILINE)
-# containerd does not start where these stand beside config_path (the page above).
+# With these tables and config_path, containerd does not start (the page above).
 _OLD = re.compile(r"""^\s*\[plugins\.[^\]]*\.registry\.(?:mirrors|configs)\.[^\]]*\]""", re.MULTILINE)
-HEAD = "# Kept by primus-bootstrap (role registry_trust); what is changed here by hand does not last.\n"
+HEAD = "# Written by primus-bootstrap (role registry_trust), which overwrites manual changes.\n"
 
 
 class RefusedError(Exception):
-    """Something that is not ours to change; the message ends in an instruction."""
+    """The configuration cannot be changed; the message has the fix."""
 
 
 def hosts_toml(address: str, ca: str, username: str, password: str) -> str:
-    """Return hosts.toml of one registry, its settings at the root and in a table of its own.
+    """Return hosts.toml of one registry, with its settings at the root and repeated in a table.
 
-    Of the two some releases read only one (containerd issues 10027 and 13212), and both are tried in turn: an image that is not there would
-    be answered with an authority that is unknown. Since containerd 2.0 a header is its only place for credentials.
+    Some releases read only one of the two (containerd issues 10027 and 13212) and try both in turn: for a missing image the error would be
+    an unknown authority. Since containerd 2.0, credentials can only be in a header.
     """
     login = base64.b64encode(f"{username}:{password}".encode()).decode("ascii")
     settings = ['capabilities = ["pull", "resolve", "push"]', *([f'ca = ["{ca}"]'] if ca else [])]
@@ -56,7 +56,7 @@ def hosts_toml(address: str, ca: str, username: str, password: str) -> str:
 
 
 def folder_read(dumped: str) -> list[str]:
-    """Return the folders that CRI's registries are read from, of what `containerd config dump` prints."""
+    """Return the folders of CRI's registries from the output of `containerd config dump`."""
     inside = False
     for line in dumped.splitlines():
         if _TABLE.match(line):
@@ -67,17 +67,17 @@ def folder_read(dumped: str) -> list[str]:
 
 
 def with_folder(text: str, folder: str) -> str:
-    """Return containerd's configuration with the folder named in it, everything else as it is.
+    """Return containerd's configuration with config_path set, and everything else unchanged.
 
     Raises:
-        RefusedError: it has mirrors of its own, or a form that this does not know.
+        RefusedError: It has mirrors in the old form, or an unknown version.
     """
     found = _VERSION.search(text)
     version = int(found[1]) if found else 2 if not text.strip() else 1
     if version not in TABLES:
-        raise RefusedError(f"its version is {version}. Fix: let `containerd config migrate` bring it to a newer one")
+        raise RefusedError(f"its version is {version}. Fix: convert it with `containerd config migrate`")
     if old := _OLD.search(text):
-        raise RefusedError(f"{old[0].strip()} cannot stand beside config_path. Fix: move it to {folder}/NAME/hosts.toml")
+        raise RefusedError(f"{old[0].strip()} cannot be combined with config_path. Fix: move it to {folder}/NAME/hosts.toml")
     setting, header = f'  config_path = "{folder}"', f"[{TABLES[version]}]"
     lines: list[str] = []
     inside = named = False
@@ -92,7 +92,7 @@ def with_folder(text: str, folder: str) -> str:
     if not named:
         lines += ([] if found else [f"version = {version}"]) + [
             "",
-            "# So that registries of certs.d count (primus-bootstrap).",
+            "# Added by primus-bootstrap, to read the registries in certs.d.",
             header,
             setting,
         ]
@@ -100,74 +100,77 @@ def with_folder(text: str, folder: str) -> str:
 
 
 class Folder:
-    """The folder of registries, and what of it is ours."""
+    """The folder of registries, and the record of ours."""
 
     def __init__(self, root: Path, record: Path, *, check: bool) -> None:
-        """Keep where they are; with `check` nothing is written."""
+        """Store the paths; with `check` nothing is written. `messages` collects the changes."""
         self.root, self.record, self.check = root, record, check
         self.ours = record.read_text("utf-8").split() if record.exists() else []
-        self.said: list[str] = []
+        self.messages: list[str] = []
 
-    def keep(self, registries: Sequence[Mapping[str, Any]]) -> None:
-        """Bring the registries that are stated, take away those that were ours before.
+    def apply(self, registries: Sequence[Mapping[str, Any]]) -> None:
+        """Write the configured registries, and remove others that the module has written before.
 
         Raises:
-            RefusedError: somebody else has a hosts.toml for one of them.
+            RefusedError: There is a foreign hosts.toml for one of them.
         """
-        wanted = [one["address"] for one in registries]
-        taken = [name for name in wanted if name not in self.ours and (self.root / name / "hosts.toml").exists()]
-        if taken:
-            names = ", ".join(f"{self.root}/{name}/hosts.toml" for name in taken)
+        names = [one["address"] for one in registries]
+        foreign = [name for name in names if name not in self.ours and (self.root / name / "hosts.toml").exists()]
+        if foreign:
+            paths = ", ".join(f"{self.root}/{name}/hosts.toml" for name in foreign)
             raise RefusedError(
-                f"{names} is somebody else's. Fix: take it out of containerd_registries_mirrors (Kubespray writes it) and remove the file"
+                f"{paths} was not written by primus-bootstrap. "
+                "Fix: remove it from containerd_registries_mirrors (Kubespray writes it) and delete the file"
             )
-        # Before any file: killed in between, what was begun is still known as ours.
-        self._note(sorted({*self.ours, *wanted}))
+        # The record first: if the run is killed in between, the new folders are still known as ours.
+        self._write_record(sorted({*self.ours, *names}))
         for one in registries:
-            self._bring(one)
-        for name in sorted(set(self.ours) - set(wanted)):
+            self._write_registry(one)
+        for name in sorted(set(self.ours) - set(names)):
             self._remove(name)
-        self._note(wanted)
+        self._write_record(names)
 
-    def _note(self, names: Sequence[str]) -> None:
+    def _write_record(self, names: Sequence[str]) -> None:
         text = "".join(f"{name}\n" for name in names)
         if not self.check and (self.ours or names) and (not self.record.exists() or self.record.read_text("utf-8") != text):
             write(self.record, text, 0o644)
 
-    def _bring(self, one: Mapping[str, Any]) -> None:
+    def _write_registry(self, one: Mapping[str, Any]) -> None:
         folder = self.root / one["address"]
         ca = folder / "ca.crt"
-        if one["pem"] is not None:  # None: nobody could be asked in this run, so the host keeps what it has
-            self._put(ca, one["pem"], 0o644)
+        if one["pem"] is not None:  # None: it could not be read in this run, so the host keeps the one that it has
+            self._write_file(ca, one["pem"], 0o644)
         has_ca = bool(one["pem"]) if one["pem"] is not None else ca.exists()
-        self._put(folder / "hosts.toml", hosts_toml(one["address"], str(ca) if has_ca else "", one["username"], one["password"]), 0o600)
+        self._write_file(
+            folder / "hosts.toml", hosts_toml(one["address"], str(ca) if has_ca else "", one["username"], one["password"]), 0o600
+        )
 
-    def _put(self, path: Path, text: str, mode: int) -> None:
+    def _write_file(self, path: Path, text: str, mode: int) -> None:
         if not text:
             if path.exists():
-                self.said.append(f"{path} goes")
+                self.messages.append(f"remove {path}")
                 if not self.check:
                     path.unlink()
             return
         if path.exists() and path.read_text("utf-8") == text and path.stat().st_mode & 0o777 == mode:
             return
-        self.said.append(f"{path} is written")
+        self.messages.append(f"write {path}")
         if not self.check:
             write(path, text, mode)
 
     def _remove(self, name: str) -> None:
         if not (self.root / name).is_dir():
             return
-        self.said.append(f"{self.root}/{name} goes")
+        self.messages.append(f"remove {self.root}/{name}")
         if not self.check:
             for file in ("hosts.toml", "ca.crt"):
                 (self.root / name / file).unlink(missing_ok=True)
-            with contextlib.suppress(OSError):  # a file of somebody else's keeps the folder
+            with contextlib.suppress(OSError):  # the folder stays if it has other files
                 (self.root / name).rmdir()
 
 
 def write(path: Path, text: str, mode: int) -> None:
-    """Replace a file at once, its mode from the start."""
+    """Replace a file atomically, with its final mode."""
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=".primus-")
     try:
@@ -181,38 +184,39 @@ def write(path: Path, text: str, mode: int) -> None:
 
 
 def dump(config: Path) -> str:
-    """Return what containerd makes of a configuration file, its own defaults included.
+    """Return containerd's effective configuration with a file, including its defaults.
 
     Raises:
-        RefusedError: it is not there, does not end, or does not take the file.
+        RefusedError: containerd is missing, times out, or rejects the file.
     """
     program = shutil.which("containerd", path=f"{os.environ.get('PATH', '')}:/usr/local/bin:/usr/bin:/usr/sbin")
     if not program:
-        raise RefusedError("there is no containerd here. Fix: apply the phase kubernetes first")
-    words = [program, "--config", str(config), "config", "dump"] if config.exists() else [program, "config", "default"]
+        raise RefusedError("this host has no containerd. Fix: primus-bootstrap apply hosts.yaml --phase kubernetes")
+    argv = [program, "--config", str(config), "config", "dump"] if config.exists() else [program, "config", "default"]
     try:
-        done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=CALL_S)
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=CALL_S)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise RefusedError(f"{' '.join(words)}: {type(error).__name__}. Fix: see `systemctl status containerd`") from error
+        raise RefusedError(f"{' '.join(argv)}: {type(error).__name__}. Fix: see `systemctl status containerd`") from error
     if done.returncode:
-        raise RefusedError(f"{' '.join(words)}: {done.stderr.strip()[-300:]}. Fix: mend {config}")
+        raise RefusedError(f"{' '.join(argv)}: {done.stderr.strip()[-300:]}. Fix: correct {config}")
     return done.stdout
 
 
-def name_folder(config: Path, mark: Path, folder: str) -> None:
-    """Have the folder named in containerd's configuration; the new text is read by containerd itself before it counts.
+def set_config_path(config: Path, mark: Path, folder: str) -> None:
+    """Set config_path in containerd's configuration, after containerd has checked the new file.
 
     Raises:
-        RefusedError: containerd would not take it, or not read the folder.
+        RefusedError: containerd rejects the file, or would not read the folder.
     """
-    there = config.read_text("utf-8") if config.exists() else ""
-    text, mode = with_folder(there, folder), config.stat().st_mode & 0o777 if config.exists() else 0o644
+    current = config.read_text("utf-8") if config.exists() else ""
+    text, mode = with_folder(current, folder), config.stat().st_mode & 0o777 if config.exists() else 0o644
     draft = config.with_name(".primus-config.toml")
     write(draft, text, mode)
     try:
         if folder not in folder_read(dump(draft)):
-            raise RefusedError(f"containerd does not read it although it is named. Fix: name config_path in {config} by hand")
-        # Before the file counts: killed in between, containerd is still restarted. It lies in /run: a reboot restarts it as well.
+            raise RefusedError(f"containerd does not read {folder} although config_path is set. Fix: set config_path in {config} by hand")
+        # The mark first: if the run is killed in between, the next one still restarts containerd. It is in /run, because a reboot
+        # restarts it too.
         write(mark, "", 0o644)
         draft.replace(config)
     finally:
@@ -220,7 +224,7 @@ def name_folder(config: Path, mark: Path, folder: str) -> None:
 
 
 def main() -> None:
-    """Read the arguments, and do what the state says."""
+    """Write the registries, set config_path, or remove the mark after a restart."""
     one = {
         "address": {"type": "str", "required": True},
         "pem": {"type": "str"},
@@ -230,7 +234,7 @@ def main() -> None:
     }
     module = AnsibleModule(
         argument_spec={
-            "state": {"type": "str", "choices": ["registries", "reads_folder", "restarted"], "default": "registries"},
+            "state": {"type": "str", "choices": ["registries", "config_path", "restarted"], "default": "registries"},
             "registries": {"type": "list", "elements": "dict", "default": [], "options": one},
             "folder": {"type": "path", "default": "/etc/containerd/certs.d"},
             "record": {"type": "path", "default": "/etc/containerd/primus-registries"},
@@ -239,30 +243,31 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    wanted: Mapping[str, Any] = module.params
-    config, mark = Path(wanted["config"]), Path(wanted["mark"])
+    params: Mapping[str, Any] = module.params
+    config, mark = Path(params["config"]), Path(params["mark"])
     os.umask(0o022)
     try:
-        if wanted["state"] == "restarted":
+        if params["state"] == "restarted":
             changed = mark.exists()
             if changed and not module.check_mode:
                 mark.unlink()
             module.exit_json(changed=changed)
-        folder = Folder(Path(wanted["folder"]), Path(wanted["record"]), check=module.check_mode)
-        idle = wanted["state"] == "registries" and not wanted["registries"]
-        imagined = module.check_mode and shutil.which("containerd") is None and not config.exists()
-        named = idle or imagined or wanted["folder"] in folder_read(dump(config))
-        if wanted["state"] == "reads_folder":
-            if not named and not module.check_mode:
-                name_folder(config, mark, wanted["folder"])
-            module.exit_json(changed=not named)
-        folder.keep(wanted["registries"])
-        restart = not idle and (not named or mark.exists())
-        module.exit_json(changed=bool(folder.said), said=folder.said, restart=restart)
+        folder = Folder(Path(params["folder"]), Path(params["record"]), check=module.check_mode)
+        removes_all = params["state"] == "registries" and not params["registries"]
+        # In check mode, containerd may not be installed yet.
+        not_installed = module.check_mode and shutil.which("containerd") is None and not config.exists()
+        reads_folder = removes_all or not_installed or params["folder"] in folder_read(dump(config))
+        if params["state"] == "config_path":
+            if not reads_folder and not module.check_mode:
+                set_config_path(config, mark, params["folder"])
+            module.exit_json(changed=not reads_folder)
+        folder.apply(params["registries"])
+        restart = not removes_all and (not reads_folder or mark.exists())
+        module.exit_json(changed=bool(folder.messages), changes=folder.messages, restart=restart)
     except (OSError, UnicodeDecodeError) as error:
-        module.fail_json(msg=f"containerd's registries cannot be kept: {error}. Fix: see that {wanted['folder']} can be written")
+        module.fail_json(msg=f"containerd's registries cannot be configured: {error}. Fix: check that root can write to {params['folder']}")
     except RefusedError as error:
-        module.fail_json(msg=f"containerd's registries cannot be kept: {error}")
+        module.fail_json(msg=f"containerd's registries cannot be configured: {error}")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 #!/usr/bin/python
-"""Keep root's credentials for registries in ~/.docker/config.json: the Ansible module `registry_credentials`.
+"""Write root's credentials for registries into ~/.docker/config.json: the Ansible module `registry_credentials`.
 
-The file is shared with people who log in by hand: only entries of ours are written, and only those that were ours go. Which those are
-stands in a record beside it, which holds addresses and no secret.
+community.docker.docker_login contacts the registry and needs docker's Python library. Other logins in the file are kept: the module
+changes only entries that it has written before. A record has their addresses, without secrets.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
-def merged(there: Mapping[str, Any], credentials: Sequence[Mapping[str, str]], ours: Sequence[str]) -> dict[str, Any]:
-    """Return what the file is to hold: other people's entries as they are, ours as stated, former ones of ours gone."""
-    wanted = {one["address"]: base64.b64encode(f"{one['username']}:{one['password']}".encode()).decode("ascii") for one in credentials}
-    former = there.get("auths") or {}
-    auths = {address: entry for address, entry in former.items() if address not in ours or address in wanted}
-    for address, auth in wanted.items():
+def merge(current: Mapping[str, Any], credentials: Sequence[Mapping[str, str]], ours: Sequence[str]) -> dict[str, Any]:
+    """Return the new content of the file: other entries unchanged, ours as configured, without old ones of ours."""
+    new = {one["address"]: base64.b64encode(f"{one['username']}:{one['password']}".encode()).decode("ascii") for one in credentials}
+    entries = current.get("auths") or {}
+    auths = {address: entry for address, entry in entries.items() if address not in ours or address in new}
+    for address, auth in new.items():
         auths[address] = {**{key: value for key, value in auths.get(address, {}).items() if key != "identitytoken"}, "auth": auth}
-    return {**there, "auths": auths} if auths or "auths" in there else dict(there)
+    return {**current, "auths": auths} if auths or "auths" in current else dict(current)
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return the settings of a file; nothing where there is none.
+    """Return the settings in a file; empty if there is none.
 
     Raises:
-        ValueError: it holds something else.
+        ValueError: It is not a JSON object.
     """
     try:
         text = path.read_text("utf-8")
@@ -42,12 +42,12 @@ def read_json(path: Path) -> dict[str, Any]:
         return {}
     found = json.loads(text or "{}")
     if not isinstance(found, dict):
-        raise ValueError("it holds no mapping")  # noqa: TRY004 (to the caller it is a file that cannot be read)
+        raise ValueError("it is not a JSON object")  # noqa: TRY004 (to the caller it is a file that cannot be read)
     return found
 
 
 def write(path: Path, text: str, mode: int) -> None:
-    """Replace a file at once, its mode from the start; make its folder where there is none."""
+    """Replace a file atomically, with its final mode; create its folder if it is missing."""
     path.parent.mkdir(mode=0o700 if mode == 0o600 else 0o755, parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=".primus-")
     try:
@@ -61,7 +61,7 @@ def write(path: Path, text: str, mode: int) -> None:
 
 
 def main() -> None:
-    """Read the arguments, compare, write what differs."""
+    """Compare the credentials with the file, and write it if it differs."""
     one = {
         "address": {"type": "str", "required": True},
         "username": {"type": "str", "required": True},
@@ -81,20 +81,20 @@ def main() -> None:
     os.umask(0o022)
     try:
         ours = record.read_text("utf-8").split() if record.exists() else []
-        there = read_json(path)
-        wanted = merged(there, module.params["credentials"], ours)
-        noted = "".join(f"{one['address']}\n" for one in module.params["credentials"])
-        loose = path.exists() and path.stat().st_mode & 0o077 != 0
-        changed = wanted != there or (bool(wanted) and loose)
+        current = read_json(path)
+        new = merge(current, module.params["credentials"], ours)
+        addresses = "".join(f"{one['address']}\n" for one in module.params["credentials"])
+        others_can_read = path.exists() and path.stat().st_mode & 0o077 != 0
+        changed = new != current or (bool(new) and others_can_read)
         if changed and not module.check_mode:
-            # The record first: killed in between, an entry is still known as ours.
-            write(record, "".join(f"{address}\n" for address in sorted({*ours, *noted.split()})), 0o644)
-            write(path, json.dumps(wanted, indent=2) + "\n", 0o600)
-        if (not record.exists() or record.read_text("utf-8") != noted) and not module.check_mode:
-            write(record, noted, 0o644)
+            # The record first: if the run is killed in between, the entries are still known as ours.
+            write(record, "".join(f"{address}\n" for address in sorted({*ours, *addresses.split()})), 0o644)
+            write(path, json.dumps(new, indent=2) + "\n", 0o600)
+        if (not record.exists() or record.read_text("utf-8") != addresses) and not module.check_mode:
+            write(record, addresses, 0o644)
     except (OSError, ValueError) as error:
         module.fail_json(
-            msg=f"{path} cannot be kept: {error}. Fix: mend or remove it; `podman login` of other registries must then be repeated"
+            msg=f"{path} cannot be written: {error}. Fix: correct or remove it; then repeat `podman login` for other registries"
         )
     module.exit_json(changed=changed)
 

@@ -1,8 +1,9 @@
 #!/usr/bin/python
-"""Ask a host what it may pull and what it refuses: the Ansible module `registry_trust_effects`.
+"""Verify what a container host can push and pull, and what it refuses. It reports verdicts.
 
-It pushes an image of one small layer with the credentials and the authority that the host has, pulls by its digest what another host
-pushed, also with the runtimes that are there, and tries what must be refused. It holds no password: the programs read root's own file.
+It pushes an image with one small layer, using the host's credentials and CA certificates, and pulls the image of another host by its
+digest, also with the installed runtimes. Then it tries accesses that must be refused. It handles no password: the programs read root's
+own file.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.registry_trust_host import AGAIN, REFUSED, REPOSITORY, Host, last, run
+from ansible.module_utils.registry_trust_host import APPLY, REFUSED, REPOSITORY, Host, last_line, run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
 AUTH_FILE = "/root/.docker/config.json"
 AUTHORITIES = "/etc/containers/certs.d"
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
-# Engines that pull images without asking containers-policy.json: by name, their programs, how people write it, and what takes it away.
-# Apptainer pulls with a client of its own that looks at no signature of an image, and reads no certs.d:
+# Engines that ignore containers-policy.json, with their programs, their name, and how to remove them.
+# Apptainer pulls with its own client, which checks no signature of an image and does not read certs.d:
 # https://github.com/apptainer/apptainer/blob/2f069d7/internal/pkg/ociimage/sourcesink.go (getDockerImage), read 2026-11-24.
 WITHOUT_POLICY = {
     "docker": (("dockerd",), "docker", "remove docker"),
@@ -55,7 +56,7 @@ def make_image(folder: Path, text: str) -> str:
         entry = tarfile.TarInfo("primus-verify")
         entry.size = len(text.encode())
         archive.addfile(entry, io.BytesIO(text.encode()))
-    # As a registry is to keep it: what is not compressed, skopeo would compress on the way, and the digest would be another.
+    # Compressed, because skopeo would compress the layer during the push, which changes the digest.
     layered = {"mediaType": "application/vnd.oci.image.layer.v1.tar+gzip", **put(gzip.compress(layer.getvalue(), mtime=0))}
     machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(os.uname().machine, os.uname().machine)
     settings = {
@@ -76,155 +77,146 @@ def make_image(folder: Path, text: str) -> str:
 
 
 def push(host: Host, folder: Path) -> str:
-    """Push an image with what the host has; return its digest, or nothing."""
+    """Push an image with the host's credentials; return its digest, or an empty string."""
     digest = make_image(folder / "image", f"{host.host} {time.time()}")
     tag = re.sub(r"[^A-Za-z0-9_.-]", "-", host.host)
-    status, said = host.call(
+    status, output = host.call(
         ["skopeo", "copy", "--insecure-policy", f"oci:{folder}/image:verify", f"docker://{host.address}/{REPOSITORY}:{tag}"]
     )
     if status == 0:
-        host.judge("push", "pass", expected="pushed", found="pushed")
+        host.add("push", "pass", expected="pushed", found="pushed")
         return digest
     fixes = {
-        "password": f"{AGAIN}: the credentials in {AUTH_FILE} are not those of the registry",
-        "authority": f"{AGAIN}: the registry has another authority or certificate",
+        "password": f"`{APPLY}`: the credentials in {AUTH_FILE} are not those of the registry",
+        "authority": f"`{APPLY}`: the registry has another CA certificate",
     }
-    fix = next((fixes[kind] for kind in fixes if REFUSED[kind].search(said)), f"see that {host.address} resolves, answers, and has room")
-    host.judge(
-        "push", "unknown" if status is None else "fail", expected="pushed", found="", reason=f"the push failed: {last(said)}", fix=fix
-    )
+    default = f"check that {host.address} resolves, answers, and has free space"
+    fix = next((fixes[kind] for kind in fixes if REFUSED[kind].search(output)), default)
+    reason = f"the push failed: {last_line(output)}"
+    host.add("push", "unknown" if status is None else "fail", expected="pushed", found="", reason=reason, fix=fix)
     return ""
 
 
-def look_at_refusals(host: Host, folder: Path, username: str, *, has_ca: bool) -> None:
-    """Try a wrong password, none, and a client without the authority."""
+def check_refusals(host: Host, folder: Path, username: str, *, has_ca: bool) -> None:
+    """Try a wrong password, no password, and a client without the CA certificate."""
     for check, text in (("refuses_wrong_password", username), ("refuses_no_password", "")):
         auth = folder / f"{check}.json"
         login = base64.b64encode(f"{text}:not-the-password-of-it".encode()).decode("ascii")
         auth.write_text(json.dumps({"auths": {host.address: {"auth": login}}}), encoding="utf-8")
-        # An empty file would not do: other files of root's are read as well.
-        how = ["--authfile", str(auth)] if text else ["--no-creds"]
-        answer = host.call(["skopeo", "list-tags", *how, f"docker://{host.address}/{REPOSITORY}"])
-        host.refusal(check, "password", answer, "look at the settings of the registry: it lets in whom it does not know")
+        # --no-creds, because with an empty file skopeo would read other files of root.
+        login_options = ["--authfile", str(auth)] if text else ["--no-creds"]
+        answer = host.call(["skopeo", "list-tags", *login_options, f"docker://{host.address}/{REPOSITORY}"])
+        host.add_refusal(check, "password", answer, "check the settings of the registry: it accepts unknown accounts")
     if not has_ca:
-        host.judge("refuses_missing_authority", "skipped", reason="the registry's authority is one that every system knows")
+        host.add("refuses_missing_authority", "skipped", reason="every system trusts the registry's certificate authority")
         return
     empty = folder / "no-authority"
     empty.mkdir()
     answer = host.call(["skopeo", "list-tags", "--cert-dir", str(empty), f"docker://{host.address}/{REPOSITORY}"])
-    fix = f"take `insecure = true` for {host.address} out of /etc/containers, and its authority out of the system's store"
-    host.refusal("refuses_missing_authority", "authority", answer, fix)
+    fix = f"remove `insecure = true` for {host.address} from /etc/containers, and its CA certificate from the system's store"
+    host.add_refusal("refuses_missing_authority", "authority", answer, fix)
 
 
-def look_at_policy(host: Host, folder: Path, digest: str, policy: str, unsigned_from: Sequence[str]) -> None:
-    """See that an image without a signature is refused where the policy says so."""
+def check_policy(host: Host, folder: Path, digest: str, policy: str, unsigned_from: Sequence[str]) -> None:
+    """Check that an image without a signature is refused if the policy requires one."""
     if policy != "signed":
-        host.judge("refuses_unsigned", "skipped", reason=f"registry_trust_policy is {policy}")
+        host.add("refuses_unsigned", "skipped", reason=f"registry_trust_policy is {policy}")
         return
     name = f"{host.address}/{REPOSITORY}"
     if any(name == scope or name.startswith((f"{scope}/", f"{scope}:")) for scope in unsigned_from):
-        host.judge("refuses_unsigned", "skipped", reason="registry_trust_unsigned_from lets the images of this proof in")
+        host.add("refuses_unsigned", "skipped", reason="registry_trust_unsigned_from allows the test image")
     elif not digest:
-        host.judge("refuses_unsigned", "unknown", expected="refused", reason="no image could be pushed", fix="see registry_trust.push")
+        host.add(
+            "refuses_unsigned",
+            "unknown",
+            expected="refused",
+            reason="no image could be pushed",
+            fix="see the verdict of registry_trust.push",
+        )
     else:
-        answer = host.call(["skopeo", "copy", host.named(digest), f"dir:{folder}/unsigned"])
-        host.refusal("refuses_unsigned", "policy", answer, f"{AGAIN}: /etc/containers/policy.json is not in force")
+        answer = host.call(["skopeo", "copy", host.image(digest), f"dir:{folder}/unsigned"])
+        host.add_refusal("refuses_unsigned", "policy", answer, f"`{APPLY}`: /etc/containers/policy.json has no effect")
 
 
-def look_at_engines(host: Host, policy: str) -> None:
-    """Where only signed images may run, find the engines that know no such policy: what they pull, nobody has judged."""
+def check_engines(host: Host, policy: str) -> None:
+    """If only signed images may run, find installed engines that ignore the policy."""
     if policy != "signed":
         return
     for engine, (programs, name, remedy) in WITHOUT_POLICY.items():
         found = next(filter(None, map(shutil.which, programs)), None)
         if not found:
-            host.judge(f"policy_of_{engine}", "pass", expected=f"no {name}", found=f"no {name}")
+            host.add(f"policy_of_{engine}", "pass", expected=f"no {name}", found=f"no {name}")
             continue
         reason = f"{name} is installed here ({found}) and pulls images without asking containers-policy.json"
-        fix = f"use podman on this host and {remedy}, or leave it out: registry_trust_policy: keep, registry_trust_signed_by: []"
-        host.judge(f"policy_of_{engine}", "fail", expected=f"no {name}", found=found, reason=reason, fix=fix)
+        fix = f"use podman on this host and {remedy}, or exclude the host: registry_trust_policy: keep, registry_trust_signed_by: []"
+        host.add(f"policy_of_{engine}", "fail", expected=f"no {name}", found=found, reason=reason, fix=fix)
 
 
-def look_at_others(host: Host, others: Sequence[str]) -> None:
-    """See that other registries take what this host has: their /v2/ is asked, which needs no image."""
+def check_others(host: Host, others: Sequence[str]) -> None:
+    """Check that other registries accept the host's credentials, by a login, which needs no image."""
     for address in others:
-        found = Path(AUTH_FILE)
-        entry = json.loads(found.read_text("utf-8")).get("auths", {}).get(address, {}) if found.exists() else {}
+        path = Path(AUTH_FILE)
+        entry = json.loads(path.read_text("utf-8")).get("auths", {}).get(address, {}) if path.exists() else {}
         if not entry.get("auth"):
-            host.judge(
-                "other_registry", "skipped", device=address, reason="it asks for no account; nothing is pulled without a name of an image"
-            )
+            host.add("other_registry", "skipped", device=address, reason="it needs no account, and there is no image name to pull")
             continue
         username, _, password = base64.b64decode(entry["auth"]).decode("utf-8").partition(":")
         with tempfile.TemporaryDirectory() as folder:
-            status, said = host.call(
+            status, output = host.call(
                 ["skopeo", "login", "--authfile", f"{folder}/auth.json", "--username", username, "--password-stdin", address], password
             )
         verdict = "pass" if status == 0 else "unknown" if status is None else "fail"
-        fix = f"see that {address} resolves and answers, and mend its ca_file, username or password in registry_trust_registries"
-        host.judge(
-            "other_registry",
-            verdict,
-            device=address,
-            expected="taken",
-            found="taken" if status == 0 else "",
-            reason=f"{address}: {last(said)}",
-            fix=fix,
-        )
+        fix = f"check that {address} resolves and answers, and correct its ca_file, username or password in registry_trust_registries"
+        found, reason = "accepted" if status == 0 else "", f"{address}: {last_line(output)}"
+        host.add("other_registry", verdict, device=address, expected="accepted", found=found, reason=reason, fix=fix)
 
 
 def pull(host: Host, folder: Path, other: str, digest: str) -> None:
-    """Pull by digest what another host pushed."""
-    who = {"device": other, "expected": digest[:19]}
+    """Pull the image of another host by its digest."""
+    facts = {"device": other, "expected": digest[:19]}
     if not digest:
-        host.judge("pull_other", "unknown", reason=f"{other} pushed no image", fix=f"see what {other} says", **who)
+        host.add("pull_other", "unknown", reason=f"{other} pushed no image", fix=f"see the verdicts of {other}", **facts)
         return
-    status, said = host.call(["skopeo", "copy", "--insecure-policy", host.named(digest), f"dir:{folder}/pulled"])
+    status, output = host.call(["skopeo", "copy", "--insecure-policy", host.image(digest), f"dir:{folder}/pulled"])
     manifest = folder / "pulled" / "manifest.json"
     found = f"sha256:{hashlib.sha256(manifest.read_bytes()).hexdigest()}" if status == 0 and manifest.exists() else ""
-    fix = f"see that {host.address} resolves and answers from here; {AGAIN}"
+    fix = f"check that {host.address} resolves and answers from this host; `{APPLY}`"
     if other == host.host and found == digest:
-        host.judge("pull_other", "skipped", reason="no other host runs containers in this run; its own image could be pulled", **who)
+        host.add("pull_other", "skipped", reason="this run has no other container host; the host's own image could be pulled", **facts)
     elif found == digest:
-        host.judge("pull_other", "pass", found=found[:19], **who)
+        host.add("pull_other", "pass", found=found[:19], **facts)
     else:
-        host.judge(
-            "pull_other", "unknown" if status is None else "fail", found=found[:19], reason=f"the pull failed: {last(said)}", fix=fix, **who
-        )
+        reason = f"the pull failed: {last_line(output)}"
+        host.add("pull_other", "unknown" if status is None else "fail", found=found[:19], reason=reason, fix=fix, **facts)
 
 
 def pull_with_runtimes(host: Host, digest: str, policy: str) -> None:
-    """Pull the same image with podman and docker where they are, and remove it again; they read the files in their own way."""
+    """Pull the same image with podman and docker if installed, and remove it; they read the configuration differently."""
     image = f"{host.address}/{REPOSITORY}@{digest}"
     for runtime, service in (("podman", "podman"), ("docker", "dockerd")):
         if not digest or not shutil.which(service) or not shutil.which(runtime):
             continue
-        status, said = host.call([runtime, "pull", "--quiet", image])
+        status, output = host.call([runtime, "pull", "--quiet", image])
         if status == 0:
             host.call([runtime, "rmi", image])
         if policy == "signed" and runtime == "podman":
-            host.refusal(
-                "podman_refuses_unsigned",
-                "policy",
-                (status, said),
-                f"{AGAIN}: podman reads another policy.json than /etc/containers/policy.json",
-            )
+            fix = f"`{APPLY}`: podman reads another policy.json than /etc/containers/policy.json"
+            host.add_refusal("podman_refuses_unsigned", "policy", (status, output), fix)
             continue
         verdict = "pass" if status == 0 else "unknown" if status is None else "fail"
-        fix = f"run `{runtime} pull {image}` by hand as root; see its last lines"
-        host.judge(
-            f"{runtime}_pull", verdict, expected="pulled", found="pulled" if status == 0 else "", reason=f"{runtime}: {last(said)}", fix=fix
-        )
+        fix = f"run `{runtime} pull {image}` by hand as root and see its last lines"
+        found, reason = "pulled" if status == 0 else "", f"{runtime}: {last_line(output)}"
+        host.add(f"{runtime}_pull", verdict, expected="pulled", found=found, reason=reason, fix=fix)
 
 
 def remove(host: Host, digest: str) -> None:
-    """Take the image of the proof out of the registry; its blobs go with the next collection of garbage."""
+    """Delete the test image from the registry; the next garbage collection deletes its blobs."""
     if digest:
-        host.call(["skopeo", "delete", host.named(digest)])
+        host.call(["skopeo", "delete", host.image(digest)])
 
 
 def main() -> None:
-    """Read the arguments, look, and report verdicts."""
+    """Run the checks and report the verdicts."""
     module = AnsibleModule(
         argument_spec={
             "host": {"type": "str", "required": True},
@@ -238,21 +230,21 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    wanted: Mapping[str, Any] = module.params
-    host, digest = Host(wanted["host"], wanted["address"], run), ""
+    params: Mapping[str, Any] = module.params
+    host, digest = Host(params["host"], params["address"], run), ""
     with tempfile.TemporaryDirectory(prefix="primus-verify-") as name:
         folder = Path(name)
-        if wanted["other"] is not None:
-            pull(host, folder, wanted["other"], wanted["digest"])
-            pull_with_runtimes(host, wanted["digest"], wanted["policy"])
-            remove(host, wanted["digest"])
+        if params["other"] is not None:
+            pull(host, folder, params["other"], params["digest"])
+            pull_with_runtimes(host, params["digest"], params["policy"])
+            remove(host, params["digest"])
         else:
-            if wanted["address"]:
+            if params["address"]:
                 digest = push(host, folder)
-                look_at_refusals(host, folder, wanted["username"], has_ca=Path(AUTHORITIES, wanted["address"], "ca.crt").exists())
-                look_at_policy(host, folder, digest, wanted["policy"], wanted["unsigned_from"])
-            look_at_engines(host, wanted["policy"])
-            look_at_others(host, wanted["others"])
+                check_refusals(host, folder, params["username"], has_ca=Path(AUTHORITIES, params["address"], "ca.crt").exists())
+                check_policy(host, folder, digest, params["policy"], params["unsigned_from"])
+            check_engines(host, params["policy"])
+            check_others(host, params["others"])
     result = {"changed": False, "digest": digest, "verdicts": host.verdicts, "stdout": json.dumps({"verdicts": host.verdicts})}
     failed = [f"{record['check']}: {record['reason']}. Fix: {record['fix']}" for record in host.verdicts if record["verdict"] == "fail"]
     if failed:

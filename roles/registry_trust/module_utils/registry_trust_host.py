@@ -1,5 +1,5 @@
 # ruff: noqa: INP001 (Ansible loads it by path)
-"""One host that is asked what it may pull: how programs are run there, and the verdicts that gather."""
+"""Run container programs on a host and collect verdicts; used by the verification modules of `registry_trust`."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ SCHEMA = "primus.verdict/1"
 SOURCE = "roles/registry_trust/meta/argument_specs.yml"
 CALL_S = 60.0
 REPOSITORY = "primus/verify"
-AGAIN = "apply the phase registry again"
-# What containers/image and containerd say of each kind of refusal; anything else is no proof of one.
+APPLY = "primus-bootstrap apply hosts.yaml --phase registry"
+# Messages of containers/image and containerd for each type of refusal. Any other message proves nothing.
 REFUSED = {
     "password": re.compile(
         r"unauthorized|authentication required|invalid username/password|status code: 401|\b401\b|authorization failed", re.IGNORECASE
@@ -30,7 +30,7 @@ REFUSED = {
 
 
 def run(words: Sequence[str], stdin: str = "") -> tuple[int | None, str]:
-    """Run a program as root's own shell would; return its status (None: it did not end) and what it said."""
+    """Run a program as root's shell would; return its exit code (None: it could not run or timed out) and its output."""
     keep = {
         name: os.environ[name]
         for name in ("PATH", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "https_proxy", "no_proxy")
@@ -45,24 +45,24 @@ def run(words: Sequence[str], stdin: str = "") -> tuple[int | None, str]:
     return done.returncode, (done.stdout + done.stderr).strip()
 
 
-def last(said: str) -> str:
-    """Return the last line of what a program said, without its time stamp."""
-    line = (said.splitlines() or ["it said nothing"])[-1]
+def last_line(output: str) -> str:
+    """Return the last line of a program's output, without its time stamp."""
+    line = (output.splitlines() or ["it printed nothing"])[-1]
     return re.sub(r'^time="[^"]*" level=\w+ msg=', "", line).strip('"')[:400]
 
 
 class Host:
-    """The host and its registry; verdicts gather in `verdicts`."""
+    """The host and its registry; `verdicts` collects the results."""
 
     def __init__(self, host: str, address: str, call: Callable[..., tuple[int | None, str]]) -> None:
-        """Keep names, and how programs are run."""
+        """Store names, and the function that runs programs."""
         self.host, self.address, self.call = host, address, call
         self.verdicts: list[dict[str, Any]] = []
 
-    def judge(  # noqa: PLR0913 (the record's fields)
+    def add(  # noqa: PLR0913 (the record's fields)
         self, check: str, verdict: str, *, expected: str = "", found: str = "", reason: str = "", fix: str = "", device: str = ""
     ) -> None:
-        """Record one verdict."""
+        """Add one verdict."""
         record = {
             "check": f"registry_trust.{check}",
             "host": self.host,
@@ -74,23 +74,17 @@ class Host:
         bad = {} if verdict == "pass" else {"reason": reason or f"expected {expected}, found {found}", "fix": fix}
         self.verdicts.append({**record, **bad, "source": SOURCE, "started": time.time(), "seconds": 0.0, "schema": SCHEMA})
 
-    def refusal(self, check: str, kind: str, answer: tuple[int | None, str], fix: str) -> None:
-        """Judge something that must be refused, and for that reason only: an answer of another kind proves nothing."""
-        status, said = answer
+    def add_refusal(self, check: str, kind: str, answer: tuple[int | None, str], fix: str) -> None:
+        """Add a verdict on an access that must be refused for this reason; a failure for another reason is `unknown`."""
+        status, output = answer
         if status == 0:
-            self.judge(check, "fail", expected="refused", found="let in", fix=fix)
-        elif status is not None and REFUSED[kind].search(said):
-            self.judge(check, "pass", expected="refused", found="refused")
+            self.add(check, "fail", expected="refused", found="accepted", fix=fix)
+        elif status is not None and REFUSED[kind].search(output):
+            self.add(check, "pass", expected="refused", found="refused")
         else:
-            self.judge(
-                check,
-                "unknown",
-                expected="refused",
-                found="",
-                reason=f"it failed for another reason: {last(said)}",
-                fix=f"see that {self.address} answers",
-            )
+            reason = f"it failed for another reason: {last_line(output)}"
+            self.add(check, "unknown", expected="refused", found="", reason=reason, fix=f"check that {self.address} answers")
 
-    def named(self, digest: str) -> str:
-        """Return the transport name of an image by digest."""
+    def image(self, digest: str) -> str:
+        """Return the reference of the test image with this digest."""
         return f"docker://{self.address}/{REPOSITORY}@{digest}"
