@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 def test_expired_certificate_is_refused_without_a_request(tmp_path: Path) -> None:
     """The error has the number of days since the certificate expired."""
     with pytest.raises(reach.ReachError, match=r"the client certificate expired 30\.0 days ago. Fix: renew"):
-        reach.look(kubeconfig(tmp_path, days=-30), "")
+        reach.check_server(kubeconfig(tmp_path, days=-30), "")
 
 
 @pytest.mark.timeout(30)
 def test_missing_server_is_refused_at_once(tmp_path: Path) -> None:
     """The error has the address; the request is not retried."""
     with pytest.raises(reach.ReachError, match=r"the API server https://127.0.0.1:\d+ does not answer: .*refused"):
-        reach.look(kubeconfig(tmp_path, days=30), "")
+        reach.check_server(kubeconfig(tmp_path, days=30), "")

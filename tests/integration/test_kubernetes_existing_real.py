@@ -68,7 +68,7 @@ def test_plain_ansible_refuses_hosts_of_an_existing_cluster(tmp_path: Path, word
     code, output = play(write(tmp_path), "day2/node/owned.yml", *(word for one in words for word in ("-e", one)))
 
     assert code == 2
-    assert "gpu1: kubernetes_provider is existing, so the machines of this Kubernetes are somebody else's. Fix:" in output
+    assert "gpu1: kubernetes_provider is existing, so another installer manages the hosts of this Kubernetes. Fix:" in output
 
 
 def test_the_refusal_ends_the_removal(tmp_path: Path) -> None:

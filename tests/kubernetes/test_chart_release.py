@@ -86,7 +86,7 @@ def test_manual_changes_are_reverted(api: Api, api_server: ApiServer, site: Site
     healed = site.applied()
     after = api.get(f"/api/v1/namespaces/{site.namespace}/configmaps/jobset-settings")
     for played in (looked, healed):
-        assert f"Deployment {site.namespace}/jobset-controller is gone" in played.output
+        assert f"Deployment {site.namespace}/jobset-controller was deleted" in played.output
         assert "annotations.jobset.x-k8s.io/kept" in played.output
         assert "by-a-hand" not in played.output
     assert after["data"] == {"greeting": "hello", "leader": "me"}
@@ -94,7 +94,7 @@ def test_manual_changes_are_reverted(api: Api, api_server: ApiServer, site: Site
     assert api.get(f"/api/v1/namespaces/{site.namespace}/secrets/jobset-token")["data"]["token"] == "b2YtdGhlLWNoYXJ0"
     assert site.applied().changed == 0
     assert states(site) == ["deployed"]
-    # Helm still takes what was put back for its own. Helm 4 refuses to write over what a program holds.
+    # Helm still owns the restored fields. Helm 4 refuses to overwrite a field of another program.
     api.patch(f"/api/v1/namespaces/{site.namespace}/configmaps/jobset-settings", {"data": {"leader": "nobody"}}, fieldManager="controller")
     site.write(jobset_chart_values={"greeting": "later"})
     site.applied()

@@ -105,7 +105,7 @@ def test_only_objects_of_hosts_yaml_are_removed(api: Api, api_server: ApiServer,
     assert "the confirmation is not the cluster's name (queues)" in " ".join(wrong.stdout.split())
     assert changed(of_kubespray) == 0
     assert lost.returncode != 0
-    assert "would take objects of others along: Plan team-a/theirs" in " ".join(lost.stdout.split())
+    assert "would delete objects of others: Plan team-a/theirs" in " ".join(lost.stdout.split())
     assert all(is_there(api, path) for path in (QUEUE, PLANS, "/apis/apps/v1/namespaces/jobset-system/deployments/jobset-controller"))
 
     # A queue whose jobs still run is held by its controller.
@@ -151,7 +151,7 @@ def test_earlier_release_stays(api: Api, api_server: ApiServer, folder: Path) ->
     applied = play(folder, "scheduling/jobs.yml", "jobset")
 
     assert applied.returncode == 0, applied.stdout[-3000:]
-    assert "the release jobset was there before" in applied.stderr + applied.stdout
+    assert "the release jobset existed before" in applied.stderr + applied.stdout
     changed(reset(folder))
     assert [one["name"] for one in json.loads(helm("list", "-o", "json", env=theirs))] == ["jobset"]
     assert is_there(api, "/apis/apps/v1/namespaces/jobset-system/deployments/jobset-controller")

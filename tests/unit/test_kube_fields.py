@@ -12,8 +12,8 @@ load_role_module("kube_common", "kube_reach")
 
 from ansible.module_utils.kube_fields import (  # noqa: E402 - loaded above, as Ansible does
     difference,
-    holds,
     lost_fields,
+    meets,
     same_value,
     title,
     written,
@@ -115,7 +115,7 @@ def deployment(**status: int) -> dict[str, Any]:
 )
 def test_rollout_is_complete_when_all_pods_are_current(obj: dict[str, Any] | None, *, fits: bool) -> None:
     """Pods of an earlier revision and an outdated status do not count."""
-    assert holds(obj, {"condition": "rollout"})[0] is fits
+    assert meets(obj, {"condition": "rollout"})[0] is fits
 
 
 @pytest.mark.parametrize(("away", "new", "fits"), [(0, 2, False), (1, 2, True), (1, 1, False)])
@@ -124,24 +124,24 @@ def test_daemonset_does_not_wait_for_dead_nodes(away: int, new: int, *, fits: bo
     status = {"observedGeneration": 1, "desiredNumberScheduled": 3, "numberReady": 2, "updatedNumberScheduled": new}
     obj = {"kind": "DaemonSet", "metadata": {"generation": 1}, "status": status}
 
-    assert holds(obj, {"condition": "rollout"}, away)[0] is fits
+    assert meets(obj, {"condition": "rollout"}, away)[0] is fits
 
 
 def test_a_condition_of_an_earlier_generation_does_not_count() -> None:
     """A condition from before the last change is ignored."""
     obj = {"metadata": {"generation": 2}, "status": {"conditions": [{"type": "Ready", "status": "True", "observedGeneration": 1}]}}
 
-    assert holds(obj, {"condition": "Ready"}) == (False, "Ready speaks of generation 1, and the object is at 2")
+    assert meets(obj, {"condition": "Ready"}) == (False, "Ready is of generation 1, and the object is at 2")
 
 
 def test_a_field_can_be_waited_for() -> None:
     """A path with dots must have a value, or exist."""
     claim = {"status": {"phase": "Bound"}}
 
-    assert holds(claim, {"field": "status.phase", "value": "Bound"})[0]
-    assert not holds(claim, {"field": "status.phase", "value": "Lost"})[0]
-    assert holds(claim, {"field": "status.phase"})[0]
-    assert holds(claim, {"field": "status.other"}) == (False, "status.other is None")
+    assert meets(claim, {"field": "status.phase", "value": "Bound"})[0]
+    assert not meets(claim, {"field": "status.phase", "value": "Lost"})[0]
+    assert meets(claim, {"field": "status.phase"})[0]
+    assert meets(claim, {"field": "status.other"}) == (False, "status.other is None")
 
 
 def test_title_has_kind_namespace_and_name() -> None:

@@ -56,7 +56,7 @@ def kubeconfig(folder: Path, *, days: int) -> str:
 def test_missing_kubeconfig_is_refused(tmp_path: Path) -> None:
     """The error has the path and a fix."""
     with pytest.raises(reach.ReachError, match=r"no kubeconfig at .*nothing: No such file.*Fix: correct kubernetes_kubeconfig"):
-        reach.look(str(tmp_path / "nothing"), "")
+        reach.check_server(str(tmp_path / "nothing"), "")
 
 
 @pytest.mark.parametrize("text", ["", "not: a kubeconfig", "{ broken", "clusters: []\ncontexts: []\n"])
@@ -64,7 +64,7 @@ def test_other_file_is_refused(tmp_path: Path, text: str) -> None:
     """A file that is not a kubeconfig raises ReachError."""
     (tmp_path / "file").write_text(text, encoding="utf-8")
     with pytest.raises(reach.ReachError, match="is no kubeconfig"):
-        reach.look(str(tmp_path / "file"), "")
+        reach.check_server(str(tmp_path / "file"), "")
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def test_interrupted_release_is_repaired(states: list[str], needed: tuple[str, i
     """It is rolled back to its last good revision, or uninstalled without one; a good release is unchanged."""
     history = [{"revision": number, "status": state} for number, state in enumerate(states, 1)]
 
-    assert release.cure(history) == needed
+    assert release.needed_repair(history) == needed
 
 
 def test_difference_has_added_changed_and_removed_objects() -> None:

@@ -51,7 +51,7 @@ class Made(Cluster):  # type: ignore[misc] # loaded by path, so that its type is
         (Made(), []),
         (Made("gpu2"), []),
         (Made(unready=("gpu3",)), ["2 of 3 pods ready"]),
-        (Made("gpu2", unready=("gpu3",)), ["1 of 2 pods ready, 3 of the last change, beside 1 on nodes that are not ready"]),
+        (Made("gpu2", unready=("gpu3",)), ["1 of 2 pods ready, 3 of the last change, not counting 1 on nodes that are not ready"]),
         (Made("gpu2", silent=True), ["2 of 3 pods ready"]),
     ],
     ids=["all well", "a node is down", "a pod does not start", "both", "nobody tells of nodes"],

@@ -1,7 +1,8 @@
 #!/usr/bin/python
-"""What is on the cluster, kind by kind: the Ansible module `kube_list`. It changes nothing and never fails: what cannot be read is None.
+"""List the objects of several kinds: the Ansible module `kube_list`. It changes nothing and never fails: an unreadable kind is None.
 
-Nodes come without what nobody here asks for (images, addresses, managed fields): of twelve thousand of them that is most of the answer.
+Own module: `kubernetes.core.k8s_info` reads one kind per task, without pages, and returns whole Nodes. Here a Node has only name, labels,
+allocatable resources and its Ready condition, since images and managed fields of 12,500 Nodes would be most of the result.
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ PAGE = 500
 
 
 def slim(one: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an object without what the server keeps for itself; of a Node only what tells where it stands and what it offers."""
+    """Return an object without managed fields; of a Node only name, labels, allocatable resources and the Ready condition."""
     metadata = {key: value for key, value in one["metadata"].items() if key != "managedFields"}
     if one["kind"] != "Node":
         return {**one, "metadata": metadata}
     status = one.get("status") or {}
     ready = [state for state in status.get("conditions") or () if state["type"] == "Ready"]
-    kept = {key: metadata.get(key) for key in ("name", "labels")}
-    return {"kind": "Node", "metadata": kept, "status": {"allocatable": status.get("allocatable") or {}, "conditions": ready}}
+    name_and_labels = {key: metadata.get(key) for key in ("name", "labels")}
+    return {"kind": "Node", "metadata": name_and_labels, "status": {"allocatable": status.get("allocatable") or {}, "conditions": ready}}
 
 
 def listed(api: Any, kinds: Any, wanted: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return every object of a kind; none where the server has no such kind."""
+    """Return every object of a kind; an empty list if the server does not have the kind."""
     kind = resource_of(kinds, wanted["api_version"], wanted["kind"])
     if kind is None:
         return []
@@ -47,7 +48,7 @@ def listed(api: Any, kinds: Any, wanted: Mapping[str, str]) -> list[dict[str, An
 
 
 def main() -> None:
-    """Read what the task names."""
+    """List every kind that the task names."""
     options = {"kubeconfig": {"type": "path", "required": True}, "kinds": {"type": "list", "elements": "dict", "required": True}}
     module = AnsibleModule(options, supports_check_mode=True)
     found: dict[str, list[dict[str, Any]] | None] = {one["kind"]: None for one in module.params["kinds"]}

@@ -1,10 +1,12 @@
 #!/usr/bin/python
-"""Have objects in Kubernetes, wait for others, and read back what the server kept: the Ansible module `kube_objects`.
+"""Apply objects to Kubernetes, read them back, and wait for others: the Ansible module `kube_objects`.
 
-Objects are applied server-side with the field manager `primus-bootstrap`; with `state: kept` one that is there stays as it is. A server
-that is older than a field, or whose resource definition lacks it, drops it in silence: every field is read back, and one that was dropped
-is named. What was not there before bears the mark of the cluster that asks for it (kube_mark). In check mode the server is asked with
-`dryRun=All`; what cannot be asked because its kind or namespace comes first is counted as a change.
+Own module: `kubernetes.core.k8s` does not notice that a server silently dropped a field that it does not know. This module reads back
+every field, and fails with the names of the dropped ones.
+
+Objects are applied server-side with the field manager `primus-bootstrap`. `state: kept` creates an object only if it does not exist.
+Objects that did not exist before get a label with the cluster's name (kube_mark). Check mode uses `dryRun=All`; an object whose kind or
+namespace does not exist yet counts as a change.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.kube_client import ReachError
-from ansible.module_utils.kube_cluster import Cluster, RefusedError, have, remove, wait_for
+from ansible.module_utils.kube_cluster import Cluster, RefusedError, apply_objects, remove_objects, wait_for
 from ansible.module_utils.kube_fields import documents
 from urllib3.exceptions import HTTPError
 
@@ -25,11 +27,11 @@ if TYPE_CHECKING:
 
 
 def chart_definitions(path: Path, without: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """Return the resource definitions that a chart and its subcharts bring in `crds/`, from its folder or archive.
+    """Return the resource definitions in `crds/` of a chart and its subcharts, from its folder or archive.
 
     Args:
         path: The chart.
-        without: Subcharts that the values switch off: theirs are left out, as Helm does.
+        without: Subcharts that the values disable. Their definitions are left out, as Helm does.
     """
     files = [
         (name, text) for name, text in sorted(_chart_files(path)) if _is_definition_file(name) and not {*Path(name).parts} & {*without}
@@ -67,14 +69,14 @@ def _archived(content: bytes) -> Iterator[tuple[str, str]]:
                 yield member.name, inner.read().decode()
 
 
-def gather(params: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the objects of all three ways in which they are named."""
+def all_objects(params: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the objects of the options `chart`, `files` and `objects`."""
     read = [one for file in params["files"] for one in documents(Path(file).read_text(encoding="utf-8"))]
     return [*(chart_definitions(Path(params["chart"]), params["without"]) if params["chart"] else []), *read, *params["objects"]]
 
 
 def main() -> None:
-    """Do what the task asks for."""
+    """Apply or remove the objects, then wait for `ready`."""
     options = {
         "kubeconfig": {"type": "path", "required": True},
         "state": {"choices": ["present", "kept", "absent"], "default": "present"},
@@ -89,9 +91,12 @@ def main() -> None:
     module = AnsibleModule(options, supports_check_mode=True)
     params = module.params
     try:
-        cluster = Cluster(params["kubeconfig"], look_only=module.check_mode)
-        objects, state = gather(params), params["state"]
-        result = remove(cluster, objects) if state == "absent" else have(cluster, objects, keep=state == "kept", mark=params["mark"])
+        cluster = Cluster(params["kubeconfig"], dry_run=module.check_mode)
+        objects, state = all_objects(params), params["state"]
+        if state == "absent":
+            result = remove_objects(cluster, objects)
+        else:
+            result = apply_objects(cluster, objects, create_only=state == "kept", owner=params["mark"])
         missing = [] if module.check_mode else wait_for(cluster, params["ready"], params["timeout_s"])
     except (ReachError, RefusedError, OSError, HTTPError) as error:
         module.fail_json(msg=str(error))
@@ -99,12 +104,12 @@ def main() -> None:
     answer = {"changed": bool(result["applied"]), **result, **({"diff": diff} if diff["prepared"] else {})}
     if result["dropped"]:
         names = "; ".join(result["dropped"])
-        module.fail_json(msg=f"the API server dropped what it does not know: {names}. Fix: a newer Kubernetes or resource definition, "
-                         "or leave the setting out", **answer)  # fmt: skip
+        module.fail_json(msg=f"the API server dropped fields that it does not know: {names}. Fix: install a newer Kubernetes or resource "
+                         "definition, or remove the setting", **answer)  # fmt: skip
     if missing:
         module.fail_json(msg=f"not ready after {params['timeout_s']} s: {'; '.join(missing)}", **answer)
     for one in result["altered"]:
-        module.warn(f"{one}: something in the cluster wrote another value than asked for")
+        module.warn(f"{one}: something in the cluster changed the value that was applied")
     module.exit_json(**answer)
 
 

@@ -1,8 +1,8 @@
 #!/usr/bin/python
-"""Whether an API server can be used through a kubeconfig: the Ansible module `kube_reach`. It changes nothing and takes seconds.
+"""Check that an API server can be used with a kubeconfig: the Ansible module `kube_reach`. It changes nothing and takes seconds.
 
-A kubeconfig that is missing, broken or expired, and a server that does not answer, is too old, or lets its user do too little, are
-refused with the reason.
+Own module: `kubernetes.core` reports one connection error for all causes. This module fails with the cause and a fix if the kubeconfig is
+missing, damaged or expired, or if the server does not answer, is too old, or does not give its user enough rights.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ MAY_ALL = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessRe
 
 
 def too_old(found: tuple[int, int], least: str) -> bool:
-    """Whether a server is older than `1.25`; any server does where nothing is asked for."""
+    """Return whether a server is older than a version such as `1.25`; False if no version is required."""
     return bool(least) and found < tuple(int(part) for part in least.lstrip("v").split(".")[:2])
 
 
-def look(kubeconfig: str, least: str) -> dict[str, Any]:
-    """Return what the server is.
+def check_server(kubeconfig: str, least: str) -> dict[str, Any]:
+    """Return version and URL of the server, and for how many days the client certificate is valid.
 
     Raises:
-        ReachError: it cannot be used.
+        ReachError: The server cannot be used.
     """
     api = api_client(kubeconfig)
     version = server_version(api)
@@ -47,11 +47,11 @@ def look(kubeconfig: str, least: str) -> dict[str, Any]:
         raise ReachError(f"{api.primus_server}: {reason_of(error)}") from None
     if not allowed:
         raise ReachError(
-            f"the user of {kubeconfig} may not do everything in the cluster. Fix: use admin.conf, or bind cluster-admin to the user"
+            f"the user of {kubeconfig} does not have all rights in the cluster. Fix: use admin.conf, or bind cluster-admin to the user"
         )
     if too_old(version, least):
         raise ReachError(
-            f"Kubernetes is {version[0]}.{version[1]}, and this needs {least} or newer. Fix: upgrade Kubernetes, or pin an older chart"
+            f"Kubernetes is {version[0]}.{version[1]}, but {least} or newer is required. Fix: upgrade Kubernetes, or pin an older chart"
         )
     _, user = context_of(read_kubeconfig(kubeconfig), kubeconfig)
     left = days_left(user, Path(kubeconfig).parent, dt.datetime.now(dt.UTC))
@@ -59,15 +59,17 @@ def look(kubeconfig: str, least: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Do what the task asks for."""
+    """Check the server, and warn of a certificate that expires soon."""
     options = {"kubeconfig": {"type": "path", "required": True}, "least_version": {"default": ""}}
     module = AnsibleModule(options, supports_check_mode=True)
     try:
-        found = look(module.params["kubeconfig"], module.params["least_version"])
+        found = check_server(module.params["kubeconfig"], module.params["least_version"])
     except ReachError as error:
         module.fail_json(msg=str(error))
     if found["certificate_days"] is not None and found["certificate_days"] < 14:
-        module.warn(f"the kubeconfig's certificate expires in {found['certificate_days']:.0f} days: renew the control plane's certificates")
+        module.warn(
+            f"the certificate of the kubeconfig expires in {found['certificate_days']:.0f} days. Fix: primus-bootstrap renew certificates"
+        )
     module.exit_json(changed=False, **found)
 
 

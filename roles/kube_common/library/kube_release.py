@@ -1,10 +1,12 @@
 #!/usr/bin/python
-"""What would change of a Helm release, and a release that a killed Helm left half done: the Ansible module `kube_release`.
+"""Compare a Helm release with its chart and repair it before an upgrade: the Ansible module `kube_release`.
 
-It renders the chart with the values as Helm would for this server and compares with what the release holds, object by object; of a Secret's
-values only whether they change is shown. A release that is pending or failed is put back: to its last good revision, or away where it
-never had one, so that the next upgrade is not refused and not left out. Of a release that is well, what somebody deleted or changed by hand
-is brought back, which Helm itself does not see.
+Own module: `kubernetes.core.helm` shows no difference of objects without the plugin helm-diff, and neither repairs a release that a killed
+Helm left pending, nor restores objects that somebody deleted or changed.
+
+The chart is rendered for this server and compared with the manifest of the release, object by object. A Secret's values are never shown,
+only whether they change. A pending or failed release is rolled back to its last good revision, or uninstalled if it has none, because
+Helm would refuse or skip the next upgrade.
 """
 
 from __future__ import annotations
@@ -17,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.kube_client import ReachError, api_client, ask, reason_of, server_version
-from ansible.module_utils.kube_cluster import Cluster, RefusedError, have
-from ansible.module_utils.kube_drift import Drift, heal, look
+from ansible.module_utils.kube_cluster import Cluster, RefusedError, apply_objects
+from ansible.module_utils.kube_drift import Drift, find_drift, repair
 from ansible.module_utils.kube_fields import difference, documents, title
-from ansible.module_utils.kube_mark import is_marked, record_of
+from ansible.module_utils.kube_mark import has_cluster_label, release_record
 from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
 
@@ -31,11 +33,11 @@ GOOD = ("deployed", "superseded")
 
 
 class HelmError(Exception):
-    """Helm refused; the message is its own."""
+    """A Helm command failed; the message has Helm's output."""
 
 
-def cure(history: Iterable[Mapping[str, Any]]) -> tuple[str, int]:
-    """Return what a release needs before it can be upgraded: nothing, `rollback` to a revision, or `uninstall`."""
+def needed_repair(history: Iterable[Mapping[str, Any]]) -> tuple[str, int]:
+    """Return what a release needs before an upgrade: nothing, `rollback` and the revision, or `uninstall`."""
     revisions = sorted(history, key=lambda one: int(one["revision"]))
     if not revisions or revisions[-1]["status"] == "deployed":
         return "", 0
@@ -48,7 +50,7 @@ def by_identity(text: str, namespace: str) -> dict[tuple[str, ...], dict[str, An
     found = {}
     for one in documents(text):
         metadata = one.get("metadata") or {}
-        # Hooks are no part of what a release holds.
+        # Hooks are not part of a release's manifest.
         if metadata and "helm.sh/hook" not in (metadata.get("annotations") or {}):
             group = str(one.get("apiVersion", "")).rpartition("/")[0]
             found[(group, one["kind"], metadata.get("namespace") or namespace, str(metadata.get("name")))] = one
@@ -56,7 +58,7 @@ def by_identity(text: str, namespace: str) -> dict[tuple[str, ...], dict[str, An
 
 
 def changes(live: str, wanted: str, namespace: str) -> tuple[list[str], str]:
-    """Return which objects change, with a sign, and the difference as text; of a first install only the names."""
+    """Return the objects that change, each with a sign, and the difference as text. A first installation has names only."""
     before, after = by_identity(live, namespace), by_identity(wanted, namespace)
     names, texts = [], []
     for key in sorted({*before, *after}):
@@ -69,17 +71,17 @@ def changes(live: str, wanted: str, namespace: str) -> tuple[list[str], str]:
 
 
 class Helm:
-    """Helm, for one release."""
+    """Runs Helm for one release."""
 
     def __init__(self, run: Callable[[list[str]], tuple[int, str, str]], params: Mapping[str, Any]) -> None:
-        """Keep how it is called."""
+        """Store how Helm is run."""
         self.run, self.params = run, params
 
     def call(self, *words: str, absent: bool = False) -> str:
-        """Return what a command prints; nothing where the release is absent and that is no error.
+        """Return the output of a command; an empty text if the release does not exist and `absent` allows it.
 
         Raises:
-            HelmError: it ended otherwise.
+            HelmError: The command failed.
         """
         rc, out, err = self.run([self.params["helm"], *words, "--namespace", self.params["namespace"]])
         if rc != 0 and absent and "not found" in err:
@@ -94,14 +96,14 @@ class Helm:
         return json.loads(out) if out.strip() else []
 
     def upgrades(self, last: Mapping[str, Any]) -> bool:
-        """Whether kubernetes.core.helm will upgrade: other values, another version of the chart or of what it brings."""
+        """Return whether kubernetes.core.helm will upgrade: the values, the chart version or the app version differ."""
         chart = yaml.safe_load(self.call("show", "chart", self.params["chart"]))
         held = json.loads(self.call("get", "values", self.params["release"], "--output", "json")) or {}
         wanted = (f"{chart['name']}-{chart['version']}", str(chart.get("appVersion") or ""), self.params["values"])
         return (last["chart"], str(last.get("app_version") or ""), held) != wanted
 
     def render(self, version: tuple[int, int], kinds: Iterable[str]) -> str:
-        """Return what the chart makes of the values on such a server, hooks and their Jobs left out."""
+        """Return the manifest that the chart makes of the values for such a server."""
         with tempfile.NamedTemporaryFile("w", suffix=".yml", encoding="utf-8") as values:
             yaml.safe_dump(self.params["values"], values)
             values.flush()
@@ -113,55 +115,54 @@ class Helm:
 
 
 def served(api: Any) -> list[str]:
-    """Return what the server serves, in the words that charts ask for: `v1`, `apps/v1`, `apps/v1/Deployment`."""
+    """Return the API versions of the server as charts test them: `v1`, `apps/v1`, `apps/v1/Deployment`."""
     groups = [version["groupVersion"] for group in ask(api, "/apis")["groups"] for version in group["versions"]]
     found = ["v1", *groups]
     for group in groups:
-        # One that another server answers for, such as metrics, may be away; Helm goes on without it as well.
+        # An aggregated API, such as metrics, may be unavailable; Helm continues without it as well.
         with contextlib.suppress(ApiException):
             found += [f"{group}/{one['kind']}" for one in ask(api, f"/apis/{group}")["resources"] if "/" not in one["name"]]
     return sorted(set(found))
 
 
-def put_back(module: AnsibleModule, helm: Helm) -> Drift:
-    """Bring back what somebody deleted or changed by hand; in check mode only see what that would be."""
+def repair_drift(module: AnsibleModule, helm: Helm) -> Drift:
+    """Restore what somebody deleted or changed by hand, and return it; check mode only returns it."""
     params = module.params
     held = by_identity(helm.call("get", "manifest", params["release"]), params["namespace"])
-    looking = Cluster(params["kubeconfig"], look_only=True)
-    found = look(looking, held.values(), params["release"], params["namespace"])
+    found = find_drift(Cluster(params["kubeconfig"], dry_run=True), held.values(), params["release"], params["namespace"])
     if found.wanted and not module.check_mode:
-        heal(Cluster(params["kubeconfig"], look_only=False), found)
+        repair(Cluster(params["kubeconfig"], dry_run=False), found)
     return found
 
 
-def record(params: Mapping[str, Any], look_only: bool, new: bool) -> bool:  # noqa: FBT001 - two facts
-    """Have the ConfigMap that says that a release is ours, where it is new; return whether it is ours."""
-    cluster = Cluster(params["kubeconfig"], look_only=look_only)
-    wanted = record_of(params["release"], params["namespace"], params["role"])
+def record_release(params: Mapping[str, Any], dry_run: bool, new: bool) -> bool:  # noqa: FBT001 - two facts
+    """Write the ConfigMap that records a new release as ours; return whether the release is ours."""
+    cluster = Cluster(params["kubeconfig"], dry_run=dry_run)
+    wanted = release_record(params["release"], params["namespace"], params["role"])
     if not new:
-        return is_marked(cluster.live(wanted) or {}, params["mark"])
-    if not look_only:
-        have(cluster, [wanted], mark=params["mark"])
+        return has_cluster_label(cluster.live(wanted) or {}, params["mark"])
+    if not dry_run:
+        apply_objects(cluster, [wanted], owner=params["mark"])
     return True
 
 
-def work(module: AnsibleModule) -> dict[str, Any]:
-    """Look, heal, and say what will change."""
+def compare_and_repair(module: AnsibleModule) -> dict[str, Any]:
+    """Repair the release, and return the module's result: what was repaired and what an upgrade will change."""
     params = module.params
     api = api_client(params["kubeconfig"])
     environment = {"KUBECONFIG": params["kubeconfig"]}
     helm = Helm(lambda argv: module.run_command(argv, environ_update=environment), params)
     history = helm.history()
-    what, revision = cure(history)
+    what, revision = needed_repair(history)
     if what and not module.check_mode:
         number = [str(revision)] if what == "rollback" else []
         helm.call(what, params["release"], *number)
-    ours = record(params, module.check_mode, not history or what == "uninstall")
+    ours = record_release(params, module.check_mode, not history or what == "uninstall")
     params["upgrade"] = bool(history) and what != "uninstall"
     state = history[-1]["status"] if history else "absent"
     healed = [f"{params['release']} was {state}: {what} {revision or ''}".strip()] if what else []
-    drift = put_back(module, helm) if history and not what else Drift([], [], [], [])
-    healed += [f"{name}: not as {params['release']} has it, put back" for name in drift.names]
+    drift = repair_drift(module, helm) if history and not what else Drift([], [], [], [])
+    healed += [f"{name}: differed from the release {params['release']}, restored" for name in drift.names]
     differs, texts = [f"! {name}" for name in drift.names], list(drift.diffs)
     result: dict[str, Any] = {"ours": ours, "found": state, "healed": healed, "altered": drift.others}
     result["upgrades"] = not params["upgrade"] or bool(what) or helm.upgrades(history[-1])
@@ -175,7 +176,7 @@ def work(module: AnsibleModule) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Do what the task asks for."""
+    """Compare and repair the release, and warn of what was repaired."""
     options = {
         "kubeconfig": {"type": "path", "required": True},
         "helm": {"type": "path", "required": True},
@@ -188,7 +189,7 @@ def main() -> None:
     }
     module = AnsibleModule(options, supports_check_mode=True)
     try:
-        result = work(module)
+        result = compare_and_repair(module)
     except ReachError as error:
         module.fail_json(msg=str(error))
     except (HelmError, RefusedError, ApiException, HTTPError, OSError, yaml.YAMLError) as error:
@@ -197,7 +198,7 @@ def main() -> None:
     for one in result["healed"]:
         module.warn(one)
     if not result["ours"]:
-        module.warn(f"the release {module.params['release']} was there before: it follows hosts.yaml from now on, and a reset leaves it")
+        module.warn(f"the release {module.params['release']} existed before: hosts.yaml configures it from now on, and a reset keeps it")
     module.exit_json(**result)
 
 

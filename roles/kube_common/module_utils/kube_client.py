@@ -1,4 +1,4 @@
-"""The way to an API server by a kubeconfig: reached within seconds or refused with the reason."""  # noqa: INP001 - Ansible loads it by path
+"""Connect to an API server with a kubeconfig, or fail within seconds with the reason."""  # noqa: INP001 - Ansible loads it by path
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ MANAGER = "primus-bootstrap"
 
 
 class ReachError(Exception):
-    """The API server cannot be used; the message says why and how to mend it."""
+    """The API server cannot be used; the message has the reason and a fix."""
 
 
 def read_kubeconfig(path: str) -> dict[str, Any]:
-    """Return a kubeconfig.
+    """Return the content of a kubeconfig.
 
     Raises:
-        ReachError: there is none, or the file is something else.
+        ReachError: The file does not exist or is not a kubeconfig.
     """
     try:
         data = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
@@ -43,7 +43,7 @@ def read_kubeconfig(path: str) -> dict[str, Any]:
     except (UnicodeDecodeError, yaml.YAMLError):
         data = None
     if not isinstance(data, dict) or not data.get("clusters") or not data.get("contexts"):
-        raise ReachError(f"{path} is no kubeconfig. Fix: name a file like /etc/kubernetes/admin.conf of a control plane")
+        raise ReachError(f"{path} is no kubeconfig. Fix: name a copy of /etc/kubernetes/admin.conf of a control plane")
     return data
 
 
@@ -51,19 +51,17 @@ def context_of(data: dict[str, Any], path: str) -> tuple[dict[str, Any], dict[st
     """Return cluster and user of the current context.
 
     Raises:
-        ReachError: they are not in the file.
+        ReachError: The file does not have them.
     """
     named = {kind: {one["name"]: one.get(kind[:-1]) or {} for one in data.get(kind) or ()} for kind in ("clusters", "contexts", "users")}
     context = named["contexts"].get(data.get("current-context"))
     if context is None or context.get("cluster") not in named["clusters"]:
-        raise ReachError(
-            f"{path}: current-context {data.get('current-context')!r} leads to no cluster. Fix: kubectl config use-context NAME"
-        )
+        raise ReachError(f"{path}: current-context {data.get('current-context')!r} names no cluster. Fix: kubectl config use-context NAME")
     return named["clusters"][context["cluster"]], named["users"].get(context.get("user"), {})
 
 
 def days_left(user: dict[str, Any], folder: Path, now: dt.datetime) -> float | None:
-    """Return for how many days the client certificate is still valid; None where the user has none that can be read."""
+    """Return for how many days the client certificate is still valid; None if the user has no readable certificate."""
     pem = b""
     with contextlib.suppress(OSError, ValueError):
         if user.get("client-certificate-data"):
@@ -76,10 +74,10 @@ def days_left(user: dict[str, Any], folder: Path, now: dt.datetime) -> float | N
 
 
 def api_client(path: str) -> client.ApiClient:
-    """Return a client for a kubeconfig, without asking the server; it does not try for ever.
+    """Return a client for a kubeconfig, which does not retry. The server is not contacted yet.
 
     Raises:
-        ReachError: the file does not do, or its certificate has expired.
+        ReachError: The file cannot be used, or its certificate has expired.
     """
     data = read_kubeconfig(path)
     cluster, user = context_of(data, path)
@@ -87,13 +85,13 @@ def api_client(path: str) -> client.ApiClient:
     if left is not None and left <= 0:
         raise ReachError(
             f"{path}: the client certificate expired {-left:.1f} days ago. Fix: renew the certificates of the control plane "
-            "(day-2 verb `renew certificates`, or whoever makes the cluster) and take its new /etc/kubernetes/admin.conf"
+            "(`primus-bootstrap renew certificates`, or the provider of the cluster) and copy its new /etc/kubernetes/admin.conf"
         )
     settings = client.Configuration()
     try:
         config.load_kube_config(config_file=path, client_configuration=settings)
     except config.ConfigException as error:
-        raise ReachError(f"{path}: {error}. Fix: mend the kubeconfig; `kubectl --kubeconfig {path} version` shows the same") from None
+        raise ReachError(f"{path}: {error}. Fix: correct the kubeconfig; `kubectl --kubeconfig {path} version` shows the same") from None
     settings.retries = False
     result = client.ApiClient(settings)
     result.primus_server = cluster.get("server", "")
@@ -101,10 +99,10 @@ def api_client(path: str) -> client.ApiClient:
 
 
 def ask(api: client.ApiClient, path: str, method: str = "GET", body: Any = None, **query: Any) -> Any:
-    """Return what the server answers to one request, as data.
+    """Send one request and return the server's response as data.
 
     Raises:
-        ReachError: it does not answer, or does not know who asks.
+        ReachError: The server does not answer, or does not accept the user.
     """
     try:
         response = api.call_api(
@@ -117,30 +115,30 @@ def ask(api: client.ApiClient, path: str, method: str = "GET", body: Any = None,
             raise ReachError(f"{api.primus_server} does not accept the user of the kubeconfig (401). Fix: fetch a new admin.conf") from None
         raise
     except HTTPError as error:
-        raise ReachError(f"the API server {api.primus_server} does not answer: {_why(error)}. Fix: see that it runs and that this "
-                         "machine reaches it; the address stands in the kubeconfig") from None  # fmt: skip
+        raise ReachError(f"the API server {api.primus_server} does not answer: {_short(error)}. Fix: check that it runs and that this "
+                         "machine can reach it; the address is in the kubeconfig") from None  # fmt: skip
     return json.loads(response.data)
 
 
-def _why(error: BaseException) -> str:
-    # "HTTPSConnectionPool(...): Max retries exceeded with url: ... (Caused by ...('<...>: Failed to ...'))": the end tells it.
+def _short(error: BaseException) -> str:
+    # "HTTPSConnectionPool(...): Max retries exceeded with url: ... (Caused by ...('<...>: Failed to ...'))": the cause is at the end.
     text = str(error)
     return text.rpartition(": ")[2].strip("'\")(") or type(error).__name__
 
 
 def server_version(api: client.ApiClient) -> tuple[int, int]:
-    """Return the server's version, its patch level left out."""
+    """Return the server's version as (major, minor)."""
     answer = ask(api, "/version")
     return int(answer["major"]), int("".join(letter for letter in answer["minor"] if letter.isdigit()))
 
 
 def dynamic_client(api: client.ApiClient) -> dynamic.DynamicClient:
-    """Return a client for every kind that the server has now."""
+    """Return a client for all kinds of the server."""
     return dynamic.DynamicClient(api, discoverer=dynamic.LazyDiscoverer)
 
 
 def resource_of(kinds: dynamic.DynamicClient, api_version: str, kind: str) -> Any:
-    """Return the server's word for a kind, None where it has no such kind; one that came a moment ago is found as well."""
+    """Return the server's resource for a kind, or None if it has no such kind. A kind that was just added is found."""
     for attempt in (1, 2):
         try:
             return kinds.resources.get(api_version=api_version, kind=kind)
@@ -151,7 +149,7 @@ def resource_of(kinds: dynamic.DynamicClient, api_version: str, kind: str) -> An
 
 
 def reason_of(error: ApiException | DynamicApiError) -> str:
-    """Return what the server says was wrong."""
+    """Return the error message of the server."""
     body = error.body.decode(errors="replace") if isinstance(error.body, bytes) else str(error.body or "")
     try:
         return str(json.loads(body).get("message") or error.reason)

@@ -1,8 +1,8 @@
-"""What of a Helm release's objects is no longer as the release says, and whether a hand did it or a program of the cluster.
+"""Find objects of a Helm release that differ from its manifest, and tell changes by people from changes by programs of the cluster.
 
-Helm compares values and versions, and never looks at what became of its objects. What somebody deleted, or wrote with a client that people
-use, is brought back with Helm's own name as field manager. What a program of the cluster writes over a field (a certificate that an
-injector fills in, a webhook's policy) is its work and stays.
+Helm compares values and versions only, and never checks its objects. Objects that somebody deleted, and fields that somebody changed with
+an interactive client, are restored with Helm's name as field manager. Fields that a program of the cluster sets (a certificate that an
+injector fills in, a policy of a webhook) are left as they are.
 """  # noqa: INP001 - Ansible loads it by path
 
 from __future__ import annotations
@@ -17,19 +17,21 @@ from ansible.module_utils.kube_fields import Lost, difference, lost_fields, titl
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-# How Helm calls itself where no object is left to tell: by the name of its file, since version 3.
+# Helm's field manager is the name of its program file (since version 3). This is the default if no object of the release is left.
 _HELM = "helm"
 _RELEASE = "meta.helm.sh/release-name"
-# How clients that people use call themselves to the API server; a program's own is the name of its file. `unknown` sends no name at all.
-_HANDS = re.compile(r"kubectl|k9s|(free|open)?lens|headlamp|dashboard|Mozilla|node-fetch|OpenAPI-Generator|curl|unknown", re.IGNORECASE)
-# Its controller takes one that has ended away.
-_GOES_BY_ITSELF = "Job"
+# Field managers of interactive clients; a program's field manager is the name of its file. `unknown`: the client sent no name.
+_INTERACTIVE = re.compile(
+    r"kubectl|k9s|(free|open)?lens|headlamp|dashboard|Mozilla|node-fetch|OpenAPI-Generator|curl|unknown", re.IGNORECASE
+)
+# A controller removes finished Jobs.
+_REMOVED_AUTOMATICALLY = "Job"
 
 
 class Drift(NamedTuple):
-    """What is not as the release says: `wanted` is applied again, `others` are fields that programs of the cluster hold.
+    """The differences from a release: objects to apply again (`wanted`), and fields that programs of the cluster set (`others`).
 
-    `manager` is the name under which Helm wrote the release, so that its next upgrade finds all of it its own.
+    `manager` is the field manager with which Helm wrote the release, so that its next upgrade owns the restored fields.
     """
 
     wanted: list[dict[str, Any]]
@@ -39,61 +41,61 @@ class Drift(NamedTuple):
     manager: str = _HELM
 
 
-def look(cluster: Cluster, objects: Iterable[Mapping[str, Any]], release: str, namespace: str) -> Drift:
-    """Compare what a release holds with what is there.
+def find_drift(cluster: Cluster, objects: Iterable[Mapping[str, Any]], release: str, namespace: str) -> Drift:
+    """Compare the manifest of a release with the objects in the cluster.
 
     Args:
-        cluster: One that only looks; it takes Helm's name as manager.
-        objects: The release's manifest, without its hooks.
-        release: Its name.
-        namespace: Where its objects are that name none.
+        cluster: One with `dry_run`; its field manager is set to Helm's.
+        objects: The manifest of the release, without hooks.
+        release: The name of the release.
+        namespace: The namespace of objects that name none.
     """
-    asked = [(given, written(_as_helm_writes(cluster, given, release, namespace))) for given in objects]
-    seen = [(given, wanted, cluster.live(wanted)) for given, wanted in asked]
-    cluster.manager = next((name for _, _, live in seen for name in _writers(live, f"metadata.annotations.{_RELEASE}")), _HELM)
+    expected = [(given, written(_as_helm_writes(cluster, given, release, namespace))) for given in objects]
+    compared = [(given, wanted, cluster.live(wanted)) for given, wanted in expected]
+    cluster.manager = next((name for _, _, live in compared for name in _managers(live, f"metadata.annotations.{_RELEASE}")), _HELM)
     found = Drift([], [], [], [], cluster.manager)
-    for given, wanted, live in seen:
+    for given, wanted, live in compared:
         if live is None:
-            if wanted["kind"] != _GOES_BY_ITSELF:
-                _note(found, wanted, f"{title(wanted)} is gone", difference(None, wanted))
+            if wanted["kind"] != _REMOVED_AUTOMATICALLY:
+                _add(found, wanted, f"{title(wanted)} was deleted", difference(None, wanted))
             continue
         losses = list(lost_fields(written(given), live))
         if not losses:
             continue
         try:
-            never = {one.path for one in lost_fields(wanted, cluster.apply(wanted))}
-            # What the server itself does not keep, or writes in its own words, nobody changed.
-            hands, others = _by_hand(live, [one for one in losses if one.path not in never])
-            if hands:
-                yielding = with_found(wanted, others)
-                names = ", ".join(one.path for one in hands)
-                _note(found, yielding, f"{title(wanted)}: {names}", difference(live, cluster.apply(yielding)))
+            # Fields that the server does not keep, or writes differently, were not changed by anybody.
+            never_kept = {one.path for one in lost_fields(wanted, cluster.apply(wanted))}
+            by_people, others = _split(live, [one for one in losses if one.path not in never_kept])
+            if by_people:
+                restored = with_found(wanted, others)
+                names = ", ".join(one.path for one in by_people)
+                _add(found, restored, f"{title(wanted)}: {names}", difference(live, cluster.apply(restored)))
         except RefusedError as error:
-            found.others.append(f"{title(wanted)} differs, and what putting it back would do cannot be asked: {error}")
+            found.others.append(f"{title(wanted)} differs, and a dry run of restoring it failed: {error}")
             continue
         found.others.extend(f"{title(wanted)}: {one.path}" for one in others)
     return found
 
 
-def heal(cluster: Cluster, drift: Drift) -> None:
-    """Bring back what somebody changed or deleted.
+def repair(cluster: Cluster, drift: Drift) -> None:
+    """Apply the objects that somebody changed or deleted.
 
     Raises:
-        RefusedError: the server does not take it.
+        RefusedError: The server refuses one.
     """
     cluster.manager = drift.manager
     for one in drift.wanted:
         cluster.apply(one)
 
 
-def _note(found: Drift, wanted: dict[str, Any], name: str, diff: str) -> None:
+def _add(found: Drift, wanted: dict[str, Any], name: str, diff: str) -> None:
     found.wanted.append(wanted)
     found.names.append(name)
     found.diffs.append(diff)
 
 
 def _as_helm_writes(cluster: Cluster, given: Mapping[str, Any], release: str, namespace: str) -> dict[str, Any]:
-    """Return an object of a manifest with what Helm adds to it: without that, its next upgrade would not take it for its own."""
+    """Return an object of a manifest with the labels and annotations that Helm adds, by which Helm recognizes its objects."""
     metadata = dict(given["metadata"])
     metadata["labels"] = {**(metadata.get("labels") or {}), "app.kubernetes.io/managed-by": "Helm"}
     own = {_RELEASE: release, "meta.helm.sh/release-namespace": namespace}
@@ -104,27 +106,27 @@ def _as_helm_writes(cluster: Cluster, given: Mapping[str, Any], release: str, na
     return {**given, "metadata": metadata}
 
 
-def _by_hand(live: Mapping[str, Any], losses: Iterable[Lost]) -> tuple[list[Lost], list[Lost]]:
-    """Return the fields that somebody changed or took away, and those that a program of the cluster holds."""
-    hands: list[Lost] = []
+def _split(live: Mapping[str, Any], losses: Iterable[Lost]) -> tuple[list[Lost], list[Lost]]:
+    """Return the fields that people changed or removed, and those that a program of the cluster set."""
+    by_people: list[Lost] = []
     others: list[Lost] = []
     for one in losses:
-        # Of a field that is gone nobody is the writer; programs write, and do not take away.
-        somebody = one.dropped or any(_HANDS.match(writer) for writer in _writers(live, _plain(one.path)))
-        (hands if somebody else others).append(one)
-    return hands, others
+        # A removed field has no field manager. Programs set fields and do not remove them.
+        is_interactive = one.dropped or any(_INTERACTIVE.match(manager) for manager in _managers(live, _without_items(one.path)))
+        (by_people if is_interactive else others).append(one)
+    return by_people, others
 
 
-def _writers(live: Mapping[str, Any] | None, path: str) -> list[str]:
-    """Return the field managers that hold a field of an object."""
+def _managers(live: Mapping[str, Any] | None, path: str) -> list[str]:
+    """Return the field managers of a field."""
     held = ((live or {}).get("metadata") or {}).get("managedFields") or ()
     return [
-        one["manager"] for one in held if one.get("manager") and any(_meet(path, field) for field in _fields(one.get("fieldsV1") or {}))
+        one["manager"] for one in held if one.get("manager") and any(_overlap(path, field) for field in _fields(one.get("fieldsV1") or {}))
     ]
 
 
 def _fields(owned: Mapping[str, Any], path: str = "") -> Iterator[str]:
-    """Yield the paths that a field manager holds, without telling the items of a list apart."""
+    """Yield the paths of a field manager, without list items."""
     for key, inner in owned.items():
         kind, _, name = key.partition(":")
         where = (f"{path}.{name}" if path else name) if kind == "f" else path
@@ -134,10 +136,10 @@ def _fields(owned: Mapping[str, Any], path: str = "") -> Iterator[str]:
             yield where
 
 
-def _plain(path: str) -> str:
+def _without_items(path: str) -> str:
     return re.sub(r"\[[^\]]*\]", "", path)
 
 
-def _meet(one: str, other: str) -> bool:
-    """Whether two fields are the same, or one stands in the other."""
+def _overlap(one: str, other: str) -> bool:
+    """Return whether two fields are the same, or one contains the other."""
     return one == other or one.startswith(f"{other}.") or other.startswith(f"{one}.")

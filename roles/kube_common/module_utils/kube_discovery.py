@@ -1,24 +1,25 @@
-"""What stands in a cluster, kind by kind, as a reset asks for it: what bears our mark, what is in a namespace."""  # noqa: INP001 - Ansible loads it by path
+"""List the objects of all kinds for a reset: those with the cluster's label, and those in a namespace."""  # noqa: INP001 - Ansible loads it by path
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ansible.module_utils.kube_client import ask, reason_of
-from ansible.module_utils.kube_mark import CLUSTER, label_of
+from ansible.module_utils.kube_mark import CLUSTER_LABEL, label_value
 from kubernetes.client.exceptions import ApiException
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 PAGE = 500
-# Made by the server for every namespace, or by whoever elects a leader.
-_OF_EVERY_NAMESPACE = {("ServiceAccount", "default"), ("ConfigMap", "kube-root-ca.crt")}
-_NOBODYS = {"Event", "Lease", "Endpoints", "EndpointSlice", "PodMetrics"}
+# The server creates these in every namespace.
+_DEFAULT_OBJECTS = {("ServiceAccount", "default"), ("ConfigMap", "kube-root-ca.crt")}
+# Controllers create and remove objects of these kinds.
+_AUTOMATIC_KINDS = {"Event", "Lease", "Endpoints", "EndpointSlice", "PodMetrics"}
 
 
 class Kind(NamedTuple):
-    """A kind that the server can list and remove."""
+    """A kind whose objects the server can list and delete."""
 
     group: str
     version: str
@@ -27,13 +28,13 @@ class Kind(NamedTuple):
     namespaced: bool
 
     def path(self, namespace: str = "") -> str:
-        """Return where its objects are, of all namespaces or one."""
+        """Return the URL path of its objects, in all namespaces or in one."""
         root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
         return f"{root}/namespaces/{namespace}/{self.plural}" if namespace else f"{root}/{self.plural}"
 
 
 class Unknown(NamedTuple):
-    """What could not be read, and why: neither there nor absent."""
+    """What could not be read, and why. It may or may not exist."""
 
     what: str
     why: str
@@ -57,11 +58,11 @@ def kinds_of(api: Any) -> tuple[list[Kind], list[Unknown]]:
     return found, unknown
 
 
-def listed(api: Any, kind: Kind, namespace: str = "", labels: str = "") -> Iterator[dict[str, Any]]:
-    """Yield the objects of a kind.
+def list_objects(api: Any, kind: Kind, namespace: str = "", labels: str = "") -> Iterator[dict[str, Any]]:
+    """Yield the objects of a kind, page by page.
 
     Raises:
-        ApiException: they cannot be listed.
+        ApiException: They cannot be listed.
     """
     query = {"limit": str(PAGE), **({"labelSelector": labels} if labels else {})}
     version = f"{kind.group}/{kind.version}" if kind.group else kind.version
@@ -74,49 +75,49 @@ def listed(api: Any, kind: Kind, namespace: str = "", labels: str = "") -> Itera
             return
 
 
-def all_marked(api: Any, kinds: list[Kind], cluster: str) -> tuple[list[dict[str, Any]], list[Unknown]]:
-    """Return what bears a cluster's mark, and the kinds of which that could not be read."""
+def labelled_objects(api: Any, kinds: list[Kind], cluster: str) -> tuple[list[dict[str, Any]], list[Unknown]]:
+    """Return the objects with a cluster's label, and the kinds that could not be read."""
     found: list[dict[str, Any]] = []
     unknown = []
-    # Endpoints bear the labels of their Service, with which they go.
-    for kind in [kind for kind in kinds if kind.name not in _NOBODYS]:
+    # Endpoints have the labels of their Service, and are deleted with it.
+    for kind in [kind for kind in kinds if kind.name not in _AUTOMATIC_KINDS]:
         try:
-            found += listed(api, kind, labels=f"{CLUSTER}={label_of(cluster)}")
+            found += list_objects(api, kind, labels=f"{CLUSTER_LABEL}={label_value(cluster)}")
         except ApiException as error:
             unknown.append(Unknown(kind.name, reason_of(error)))
-    # Events of old servers are in two groups, and so were Ingresses and others.
+    # Old servers serve some kinds (Event, Ingress) in two groups.
     return list({one["metadata"]["uid"]: one for one in found}.values()), unknown
 
 
 def kind_of(definition: Mapping[str, Any]) -> Kind:
-    """Return the kind that a resource definition makes, in the version that it is kept in: that needs no converter."""
+    """Return the kind of a resource definition, in its storage version, which needs no conversion webhook."""
     spec = definition["spec"]
     version = next(one["name"] for one in spec["versions"] if one["storage"])
     return Kind(spec["group"], version, spec["names"]["kind"], spec["names"]["plural"], spec["scope"] == "Namespaced")
 
 
-def is_made_by_another(obj: Mapping[str, Any]) -> bool:
-    """Whether an object belongs to another one, with which it goes, or is going."""
+def is_owned_or_deleted(obj: Mapping[str, Any]) -> bool:
+    """Return whether an object has an owner, with which it is deleted, or is being deleted."""
     metadata = obj["metadata"]
     return bool(metadata.get("ownerReferences") or metadata.get("deletionTimestamp"))
 
 
-def left_in(api: Any, kinds: list[Kind], namespace: str) -> tuple[list[dict[str, Any]], list[Unknown]]:
-    """Return what is in a namespace and does not go with it as a matter of course; and what could not be read."""
+def namespace_content(api: Any, kinds: list[Kind], namespace: str) -> tuple[list[dict[str, Any]], list[Unknown]]:
+    """Return the objects that people or charts created in a namespace, and the kinds that could not be read."""
     found: list[dict[str, Any]] = []
     unknown = []
     for kind in kinds:
-        if not kind.namespaced or kind.name in _NOBODYS:
+        if not kind.namespaced or kind.name in _AUTOMATIC_KINDS:
             continue
         try:
-            found += [one for one in listed(api, kind, namespace) if not is_made_by_another(one) and not _of_every_namespace(one)]
+            found += [one for one in list_objects(api, kind, namespace) if not is_owned_or_deleted(one) and not _is_default_object(one)]
         except ApiException as error:
             unknown.append(Unknown(kind.name, reason_of(error)))
     return list({one["metadata"]["uid"]: one for one in found}.values()), unknown
 
 
-def _of_every_namespace(obj: Mapping[str, Any]) -> bool:
+def _is_default_object(obj: Mapping[str, Any]) -> bool:
     annotations = obj["metadata"].get("annotations") or {}
-    # The token of an account goes with the account.
+    # The token of a service account is deleted with the account.
     token = obj["kind"] == "Secret" and "kubernetes.io/service-account.name" in annotations
-    return token or (obj["kind"], obj["metadata"]["name"]) in _OF_EVERY_NAMESPACE
+    return token or (obj["kind"], obj["metadata"]["name"]) in _DEFAULT_OBJECTS
