@@ -27,7 +27,7 @@ def rendered(vendor: str, both: bool = False) -> tuple[Scope, Any, dict[str, Any
     if not FOLDER:
         pytest.skip("PRIMUS_CHARTS_DIR is not set")
     vendors = [*VENDORS] if both else [vendor]
-    scope = Scope(load_cluster(content.topologies_dir() / "mi300x"), "gpu_operator", _gpu_operator_whose=vendors)
+    scope = Scope(load_cluster(content.topologies_dir() / "mi300x"), "gpu_operator", _gpu_operator_active_vendors=vendors)
     prefix = f"_gpu_operator_{vendor}"
     path = chart_path(f"gpu_operator_{vendor}", scope[f"{prefix}_chart"]["name"])
     if path is None:

@@ -29,7 +29,7 @@ def test_every_model_has_its_vendor() -> None:
     ("stated", "models", "rule", "says"),
     [
         ({}, {"n1": "MI300A", "n2": "MI308X"}, "gpu-operator-model", "does not support MI300A, MI308X of n1, n2"),
-        ({}, {"n1": "auto"}, "gpu-operator-model", "no GPU model is stated for n1"),
+        ({}, {"n1": "auto"}, "gpu-operator-model", "gpu_env_model is not set for n1"),
         ({}, {}, "gpu-operator-nodes", "no host of gpu_node is a node of Kubernetes"),
         ({"node_feature_discovery_enabled": True}, {"n1": "H200"}, "gpu-operator-nfd", "a second one"),
     ],

@@ -47,7 +47,7 @@ def test_valid_queues_are_accepted() -> None:
             "kueue-preemption",
             "reclaim_within_cohort is Never",
         ),
-        ({"kueue_cluster_queues": queue(namespaces=["team-b"])}, "kueue-namespace", "takes jobs of team-b only"),
+        ({"kueue_cluster_queues": queue(namespaces=["team-b"])}, "kueue-namespace", "accepts jobs of team-b only"),
         (
             {"kueue_local_queues": [{"name": "a", "namespace": "b", "cluster_queue": "train"}]},
             "kueue-unknown-queue",
@@ -62,7 +62,7 @@ def test_valid_queues_are_accepted() -> None:
         (
             {"kueue_flavors": [{"name": name, "model": "MI300X"} for name in ("mi300x", "again")]},
             "kueue-flavor-nodes",
-            "mean the same nodes",
+            "have the same nodes",
         ),
         ({"kueue_priorities": [{"name": "high", "value": 2**31}]}, "kueue-priority", "32 bits"),
         ({"kueue_cohorts": [{"name": "a", "parent": "b"}, {"name": "b", "parent": "a"}]}, "kueue-cohort", "a -> b"),

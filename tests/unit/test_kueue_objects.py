@@ -83,10 +83,10 @@ def test_change_of_an_immutable_field_is_refused() -> None:
     live[0]["spec"]["levels"][0]["nodeLabel"] = "example.com/row"
     live[4]["spec"]["clusterQueue"] = "former"
 
-    found = objects.kueue_fixed(wanted, live)
+    found = objects.kueue_immutable_changes(wanted, live)
 
-    assert objects.kueue_fixed(wanted, copy.deepcopy(wanted)) == []
-    assert objects.kueue_fixed(wanted, []) == []
+    assert objects.kueue_immutable_changes(wanted, copy.deepcopy(wanted)) == []
+    assert objects.kueue_immutable_changes(wanted, []) == []
     assert [line.split(":")[0] for line in found] == ["Topology default", "LocalQueue main"]
     assert "kubectl delete localqueue main -n team-a" in found[1]
 
@@ -97,8 +97,8 @@ def test_flavor_is_immutable_only_with_a_topology() -> None:
     live = copy.deepcopy(wanted)
     live[0]["spec"] = {"nodeLabels": {"other": "x"}}
 
-    assert objects.kueue_fixed(wanted, live) == []
+    assert objects.kueue_immutable_changes(wanted, live) == []
 
     live[0]["spec"]["topologyName"] = "default"
 
-    assert len(objects.kueue_fixed(wanted, live)) == 1
+    assert len(objects.kueue_immutable_changes(wanted, live)) == 1

@@ -1,5 +1,5 @@
 # ruff: noqa: INP001 (Ansible loads it by path)
-"""What the role `gpu_operator` decides: whose operator a GPU model needs, what is refused, and what nodes offer in the end."""
+"""Filters that select the operator for a GPU model, find configuration errors, and check the GPUs of nodes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    # The variable it is about, what, its fix, and the rule's name.
+    # Variable, problem, fix, name of the rule.
     Finding = tuple[str, str, str, str]
 
 RESOURCES = {"amd": "amd.com/gpu", "nvidia": "nvidia.com/gpu"}
@@ -16,7 +16,7 @@ VENDORS = {
     "amd": ("MI100", "MI210", "MI250", "MI250X", "MI300A", "MI300X", "MI308X", "MI325X", "MI350X", "MI355X"),
     "nvidia": ("A100", "H100", "H200", "B200", "GB200", "L40S"),
 }
-# What the operators say that they support; the device plug-in alone serves whatever the driver shows.
+# The models that the operators support; the device plug-in alone supports all models of the driver.
 # AMD: https://github.com/ROCm/gpu-operator/blob/v1.5.1/docs/index.md ("Supported Hardware"; without MI100, MI250X, MI300A and MI308X).
 # NVIDIA: https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/platform-support.html (data centre GPUs)
 SUPPORTED = {"amd": ("MI210", "MI250", "MI300X", "MI325X", "MI350X", "MI355X"), "nvidia": VENDORS["nvidia"]}
@@ -26,16 +26,16 @@ VARIABLES = ("gpu_operator_mode", "gpu_operator_vendors", "gpu_operator_nfd", "n
 
 
 def vendor_of(model: str) -> str:
-    """Return amd, nvidia, or nothing for a model that nobody here knows, such as `auto`."""
+    """Return amd or nvidia; empty for an unknown model, such as `auto`."""
     return next((vendor for vendor, models in VENDORS.items() if model in models), "")
 
 
 def findings(stated: Mapping[str, Any], models: Mapping[str, str]) -> list[Finding]:
-    """Return what the vendor's chart could not serve.
+    """Return configuration errors.
 
     Args:
-        stated: The role's variables by name; one that is missing has its default.
-        models: GPU model by host, of the hosts that have GPUs and are nodes.
+        stated: The role's variables by name; a missing one has its default.
+        models: Host -> GPU model, of the GPU hosts that are nodes.
     """
     found: list[Finding] = []
     mode = stated.get("gpu_operator_mode") or "operator"
@@ -44,34 +44,34 @@ def findings(stated: Mapping[str, Any], models: Mapping[str, str]) -> list[Findi
         return [("gpu_operator_mode", what, "put GPU hosts into kube_node, or empty the group gpu_operator", "gpu-operator-nodes")]
     unknown = sorted(host for host, model in models.items() if not vendor_of(model))
     if unknown and not stated.get("gpu_operator_vendors"):
-        what = f"no GPU model is stated for {_some(unknown)}, and the model says whose operator is needed"
+        what = f"gpu_env_model is not set for {_first_names(unknown)}, and it determines the operator"
         found.append(("gpu_env_model", what, "set gpu_env_model of each GPU host, or gpu_operator_vendors", "gpu-operator-model"))
     for vendor, supported in SUPPORTED.items():
         refused = {host: model for host, model in models.items() if vendor_of(model) == vendor and model not in supported}
         if refused and mode == "operator":
-            named = f"{', '.join(sorted(set(refused.values())))} of {_some(sorted(refused))}"
+            named = f"{', '.join(sorted(set(refused.values())))} of {_first_names(sorted(refused))}"
             what = f"{vendor}'s GPU operator does not support {named} (it supports {', '.join(supported)})"
-            fix = "gpu_operator_mode: device_plugin, which brings the device plug-in alone"
+            fix = "gpu_operator_mode: device_plugin, which installs only the device plug-in"
             found.append(("gpu_env_model", what, fix, "gpu-operator-model"))
     nfd = stated.get("gpu_operator_nfd")
     if mode == "operator" and nfd is not False and stated.get("node_feature_discovery_enabled") is True:
-        what = "Kubespray installs Node Feature Discovery, and the GPU operator's chart a second one: their workers collide"
+        what = "Kubespray installs Node Feature Discovery, and the GPU operator's chart a second one: their workers conflict"
         found.append(("gpu_operator_nfd", what, "gpu_operator_nfd: false, or node_feature_discovery_enabled: false", "gpu-operator-nfd"))
     return found
 
 
-def _some(names: Sequence[str]) -> str:
+def _first_names(names: Sequence[str]) -> str:
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
     return ", ".join(names[:NAMED]) + more
 
 
 def gpu_operator_findings(stated: Mapping[str, Any], nodes: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return a line for everything that is refused: what, and `Fix:`."""
+    """Return a line for each error: the problem, and `Fix:`."""
     return [f"{what}. Fix: {fix}" for _, what, fix, _ in findings(stated, {one["host"]: one["model"] for one in nodes})]
 
 
 def gpu_operator_nodes(hosts: Iterable[str], variables: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return what hosts.yaml says of each GPU node: the name of its Node, its model, and how many GPUs (0: it does not say)."""
+    """Return Node name, model and number of GPUs (0 = unknown) of each GPU host, from hosts.yaml."""
     return [
         {
             "host": host,
@@ -84,7 +84,7 @@ def gpu_operator_nodes(hosts: Iterable[str], variables: Mapping[str, Mapping[str
 
 
 def gpu_operator_vendors(nodes: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the vendors of the nodes' models; the first one's chart brings Node Feature Discovery."""
+    """Return the vendors of the nodes' models; the chart of the first one installs Node Feature Discovery."""
     return sorted({vendor for one in nodes if (vendor := vendor_of(one["model"]))})
 
 
@@ -94,17 +94,17 @@ def gpu_operator_models(nodes: Iterable[Mapping[str, Any]], vendor: str) -> list
 
 
 def gpu_operator_plugins(vendors: Iterable[str], settings: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return namespace and DaemonSet of each vendor's device plug-in, on the nodes whose label says a model of theirs.
+    """Return namespace and DaemonSet of each vendor's device plug-in, for the nodes with a label of one of its models.
 
     Args:
-        vendors: Whose.
+        vendors: The vendors.
         settings: `namespaces` and `images` by vendor, `model_label`, `tolerations`.
     """
     found = []
     for vendor in vendors:
         namespace = settings["namespaces"][vendor]
-        marks = {"pod-security.kubernetes.io/enforce": "privileged"}
-        found.append({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": marks}})
+        labels = {"pod-security.kubernetes.io/enforce": "privileged"}
+        found.append({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": labels}})
         if vendor == "nvidia":
             found.append({"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "nvidia"}, "handler": "nvidia"})
         found.append(_plugin(vendor, namespace, settings))
@@ -112,9 +112,9 @@ def gpu_operator_plugins(vendors: Iterable[str], settings: Mapping[str, Any]) ->
 
 
 def _plugin(vendor: str, namespace: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the DaemonSet: kubelet's folder for the socket; AMD's looks into /sys, NVIDIA's needs the runtime's own hook."""
+    """Return the DaemonSet. Its socket is in kubelet's folder; AMD's plug-in reads /sys, NVIDIA's needs the runtime class."""
     name = f"{vendor}-gpu-device-plugin"
-    marks = {"app.kubernetes.io/name": name, "app.kubernetes.io/managed-by": "primus-bootstrap"}
+    labels = {"app.kubernetes.io/name": name, "app.kubernetes.io/managed-by": "primus-bootstrap"}
     folders = {"kubelet": "/var/lib/kubelet/device-plugins", **({"sys": "/sys"} if vendor == "amd" else {})}
     of_models = [{"key": settings["model_label"], "operator": "In", "values": list(VENDORS[vendor])}]
     where = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": of_models}]}}
@@ -136,32 +136,37 @@ def _plugin(vendor: str, namespace: str, settings: Mapping[str, Any]) -> dict[st
         pod["runtimeClassName"] = "nvidia"
     selector = {"matchLabels": {"app.kubernetes.io/name": name}}
     update = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "10%"}}
-    spec = {"selector": selector, "updateStrategy": update, "template": {"metadata": {"labels": marks}, "spec": pod}}
-    return {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": name, "namespace": namespace, "labels": marks}, "spec": spec}
+    spec = {"selector": selector, "updateStrategy": update, "template": {"metadata": {"labels": labels}, "spec": pod}}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
+        "metadata": {"name": name, "namespace": namespace, "labels": labels},
+        "spec": spec,
+    }
 
 
 def gpu_operator_foreign_nfd(deployments: Iterable[Mapping[str, Any]], releases: Iterable[str]) -> list[str]:
-    """Return where a Node Feature Discovery runs that none of our releases brought."""
-    own = set(releases)
+    """Return the Deployments of a Node Feature Discovery that none of our releases has installed."""
+    ours = set(releases)
     return [
         f"{one['metadata']['namespace']}/{one['metadata']['name']}"
         for one in deployments
-        if (one["metadata"].get("labels") or {}).get("app.kubernetes.io/instance") not in own
+        if (one["metadata"].get("labels") or {}).get("app.kubernetes.io/instance") not in ours
     ]
 
 
 def gpu_operator_verdicts(wanted: Iterable[Mapping[str, Any]], live: Iterable[Mapping[str, Any]] | None) -> list[dict[str, Any]]:
-    """Return for each GPU node whether kubelet offers as many GPUs as hosts.yaml states.
+    """Return for each GPU node whether kubelet reports as many GPUs as hosts.yaml has.
 
     Args:
-        wanted: What `gpu_operator_nodes` says.
-        live: The cluster's nodes; None where they could not be read.
+        wanted: The result of `gpu_operator_nodes`.
+        live: The cluster's nodes; None if they could not be read.
     """
-    there = {node["metadata"]["name"]: node["status"] for node in live or ()}
-    return [_offered(one, there.get(one["node"]), known=live is not None) for one in wanted]
+    statuses = {node["metadata"]["name"]: node["status"] for node in live or ()}
+    return [_allocatable(one, statuses.get(one["node"]), known=live is not None) for one in wanted]
 
 
-def _offered(one: Mapping[str, Any], status: Mapping[str, Any] | None, *, known: bool) -> dict[str, Any]:
+def _allocatable(one: Mapping[str, Any], status: Mapping[str, Any] | None, *, known: bool) -> dict[str, Any]:
     resource = RESOURCES.get(vendor_of(one["model"]), "")
     count = one["count"]
     record = {
@@ -175,28 +180,29 @@ def _offered(one: Mapping[str, Any], status: Mapping[str, Any] | None, *, known:
     if status is None:
         reason = "the cluster has no such node" if known else "the nodes could not be read"
         return {**record, "verdict": "unknown", "reason": reason, "fix": "kubectl get nodes"}
-    said = (status.get("allocatable") or {}).get(resource)
+    reported = (status.get("allocatable") or {}).get(resource)
     ready = any(state["type"] == "Ready" and state["status"] == "True" for state in status.get("conditions") or ())
-    fix = f"kubectl describe node {one['node']}, then the log of the device plug-in there"
-    if said is None or not ready:
-        reason = "its kubelet says nothing about it" if said is None else "the node is not Ready, so what it says may be old"
-        return {**record, "verdict": "unknown", "found": said or "", "reason": reason, "fix": fix}
-    if int(said) == count or (not count and int(said) > 0):
-        return {**record, "verdict": "pass", "found": said}
-    return {**record, "verdict": "fail", "found": said, "reason": "jobs that need all of the node's GPUs find no place on it", "fix": fix}
+    fix = f"check `kubectl describe node {one['node']}` and the log of the device plug-in on it"
+    if reported is None or not ready:
+        reason = "its kubelet does not report it" if reported is None else "the node is not Ready, so its report may be old"
+        return {**record, "verdict": "unknown", "found": reported or "", "reason": reason, "fix": fix}
+    if int(reported) == count or (not count and int(reported) > 0):
+        return {**record, "verdict": "pass", "found": reported}
+    reason = "jobs that need all of the node's GPUs cannot run on it"
+    return {**record, "verdict": "fail", "found": reported, "reason": reason, "fix": fix}
 
 
 def gpu_operator_state(objects: Iterable[Mapping[str, Any]] | None, vendors: Iterable[str], host: str) -> list[dict[str, Any]]:
-    """Return whether each operator says that its work is done: DeviceConfig (AMD) and ClusterPolicy (NVIDIA)."""
+    """Return the state that each operator reports: DeviceConfig (AMD) and ClusterPolicy (NVIDIA)."""
     kinds = {"amd": "DeviceConfig", "nvidia": "ClusterPolicy"}
-    there = {one["kind"]: one for one in objects or ()}
-    return [_state(kinds[vendor], there.get(kinds[vendor]), host, known=objects is not None) for vendor in vendors]
+    existing = {one["kind"]: one for one in objects or ()}
+    return [_state(kinds[vendor], existing.get(kinds[vendor]), host, known=objects is not None) for vendor in vendors]
 
 
 def _state(kind: str, one: Mapping[str, Any] | None, host: str, *, known: bool) -> dict[str, Any]:
     record = {"check": "gpu_operator.state", "host": host, "device": kind, "fix": f"kubectl describe {kind.lower()} -A"}
     if one is None:
-        return {**record, "verdict": "fail" if known else "unknown", "reason": "not there" if known else "the cluster could not be asked"}
+        return {**record, "verdict": "fail" if known else "unknown", "reason": "it does not exist" if known else "it could not be read"}
     status = one.get("status") or {}
     if kind == "ClusterPolicy":
         state = status.get("state") or ""
@@ -204,17 +210,17 @@ def _state(kind: str, one: Mapping[str, Any] | None, host: str, *, known: bool) 
         return {**record, "verdict": "pass" if state == "ready" else "fail" if state else "unknown"}
     parts = {name: status[name] for name in ("devicePlugin", "metricsExporter") if status.get(name)}
     short = [name for name, part in parts.items() if part.get("availableNumber", 0) != part.get("desiredNumber", 0)]
-    record |= {"expected": "every pod that is wanted runs"}
+    record |= {"expected": "all desired pods run"}
     record |= {
         "found": ", ".join(f"{name} {part.get('availableNumber', 0)}/{part.get('desiredNumber', 0)}" for name, part in parts.items())
     }
     if "devicePlugin" not in parts:
-        return {**record, "verdict": "unknown", "reason": "the operator has said nothing yet"}
+        return {**record, "verdict": "unknown", "reason": "the operator has not reported a state yet"}
     return {**record, "verdict": "fail" if short else "pass"}
 
 
 class FilterModule:
-    """Ansible finds filters through this class."""
+    """The filters of this file."""
 
     def filters(self) -> dict[str, Any]:
         """Return the filters by name."""

@@ -1,5 +1,5 @@
 # ruff: noqa: INP001 (Ansible loads it by path)
-"""What the role `kueue` refuses in the queues that hosts.yaml states, before anything is changed."""
+"""Filter that finds errors in the queues of hosts.yaml before anything is changed."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    # The variable it is about, what, its fix, and the rule's name.
+    # Variable, problem, fix, name of the rule.
     Finding = tuple[str, str, str, str]
 
-# RFC 1123 subdomain: what Kueue's own schema takes as a name (apis/kueue/v1beta2 of v0.19.2).
+# RFC 1123 subdomain, as in Kueue's schema (apis/kueue/v1beta2 of v0.19.2).
 NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 LABEL = re.compile(r"([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
-# https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/ (without exponents, which nobody writes for a quota)
+# https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/ (without exponents, which are unusual for a quota)
 QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?")
 HOSTNAME = "kubernetes.io/hostname"
 LARGEST_PRIORITY = 2**31 - 1
@@ -34,10 +34,10 @@ VARIABLES = (
 
 
 def findings(stated: Mapping[str, Any]) -> list[Finding]:
-    """Return what Kueue would refuse, or what would keep jobs waiting for ever.
+    """Return errors that Kueue would reject, or that would make jobs wait forever.
 
     Args:
-        stated: The role's variables by name; one that is missing has its default.
+        stated: The role's variables by name; a missing one has its default.
     """
     return [
         *_names(stated),
@@ -51,7 +51,7 @@ def findings(stated: Mapping[str, Any]) -> list[Finding]:
 
 
 def kueue_findings(stated: Mapping[str, Any]) -> list[str]:
-    """Return a line for everything that is refused: what, and `Fix:`."""
+    """Return a line for each error: the problem, and `Fix:`."""
     return [f"{what}. Fix: {fix}" for _, what, fix, _ in findings(stated)]
 
 
@@ -65,19 +65,24 @@ def _names(stated: Mapping[str, Any]) -> Iterator[Finding]:
         yield from _bad_names(variable, names)
     local = _listed(stated, "kueue_local_queues")
     yield from _bad_names("kueue_local_queues", [str(one.get("name", "")) for one in local], twice=False)
-    places = Counter((str(one.get("namespace", "")), str(one.get("name", ""))) for one in local)
-    for (namespace, name), count in places.items():
+    paths = Counter((str(one.get("namespace", "")), str(one.get("name", ""))) for one in local)
+    for (namespace, name), count in paths.items():
         if count > 1:
             what = f"kueue_local_queues names {name} in {namespace} more than once"
             yield ("kueue_local_queues", what, "name each queue of a namespace once", "kueue-twice")
         if not NAMESPACE.fullmatch(namespace):
-            what = f"kueue_local_queues: `{namespace}` is no name of a namespace"
-            yield ("kueue_local_queues", what, "small letters, digits and -, at most 63", "kueue-name")
+            what = f"kueue_local_queues: `{namespace}` is not a valid name of a namespace"
+            yield ("kueue_local_queues", what, "use lower-case letters, digits and -, at most 63 characters", "kueue-name")
 
 
 def _bad_names(variable: str, names: Sequence[str], *, twice: bool = True) -> Iterator[Finding]:
     if odd := [name for name in dict.fromkeys(names) if len(name) > 253 or not NAME.fullmatch(name)]:
-        yield (variable, f"{variable}: no name for Kubernetes: {', '.join(odd)}", "small letters, digits, - and . only", "kueue-name")
+        yield (
+            variable,
+            f"{variable}: not valid in Kubernetes: {', '.join(odd)}",
+            "use lower-case letters, digits, - and . only",
+            "kueue-name",
+        )
     if twice and (several := [name for name, count in Counter(names).items() if count > 1]):
         yield (variable, f"{variable} names {', '.join(several)} more than once", "name each once", "kueue-twice")
 
@@ -87,7 +92,7 @@ def _topology(stated: Mapping[str, Any]) -> Iterator[Finding]:
     if odd := [one for one in levels if len(one) > 316 or not LABEL.fullmatch(one)]:
         yield (
             about,
-            f"{about}: no label of a node: {', '.join(odd)}",
+            f"{about}: not a valid label: {', '.join(odd)}",
             "write labels such as example.com/rack, the widest first",
             "kueue-level",
         )
@@ -103,32 +108,32 @@ def _flavors(stated: Mapping[str, Any]) -> Iterator[Finding]:
         name, labels = one.get("name"), one.get("node_labels") or {}
         if not one.get("model") and not labels:
             if stated.get("kueue_topology_levels") and one.get("topology", True):
-                what = f"flavor {name} has neither a model nor node_labels, and a topology needs to know its nodes"
+                what = f"flavor {name} has neither a model nor node_labels, which a topology needs to find its nodes"
                 yield ("kueue_flavors", what, "give it a model, node_labels, or topology: false", "kueue-flavor-nodes")
             continue
         key = (one.get("model"), *sorted((str(label), str(value)) for label, value in labels.items()))
         if key in seen:
-            what = f"flavors {seen[key]} and {name} mean the same nodes, which would be counted twice"
-            yield ("kueue_flavors", what, "keep one of them, or tell them apart by node_labels", "kueue-flavor-nodes")
+            what = f"flavors {seen[key]} and {name} have the same nodes, which would be counted twice"
+            yield ("kueue_flavors", what, "remove one of them, or give them different node_labels", "kueue-flavor-nodes")
         seen.setdefault(key, str(name))
 
 
 def _cohorts(stated: Mapping[str, Any]) -> Iterator[Finding]:
     about = "kueue_cohorts"
     parents = {one.get("name"): one.get("parent") or "" for one in _listed(stated, about)}
-    rings = set()
+    cycles = set()
     for start in parents:
         path, at = [start], parents.get(start)
         while at and at not in path:
             path.append(at)
             at = parents.get(at)
         if at == start:
-            rings.add(" -> ".join(sorted(str(one) for one in path)))
-    for ring in sorted(rings):
+            cycles.add(" -> ".join(sorted(str(one) for one in path)))
+    for cycle in sorted(cycles):
         yield (
             about,
-            f"cohorts stand above each other in a circle: {ring}",
-            "take one parent out: Kueue admits nothing in a circle",
+            f"the parents of cohorts form a cycle: {cycle}",
+            "remove one parent: Kueue admits no job in a cycle",
             "kueue-cohort",
         )
     for one in _listed(stated, about):
@@ -147,14 +152,14 @@ def _queues(stated: Mapping[str, Any]) -> Iterator[Finding]:
                 yield (
                     about,
                     f"{what}: borrow_within_cohort preempts, and reclaim_within_cohort is Never",
-                    "set both, or neither",
+                    "set reclaim_within_cohort as well, or remove borrow_within_cohort",
                     "kueue-preemption",
                 )
             if stated.get("kueue_fair_sharing"):
                 yield (
                     about,
-                    f"{what}: borrow_within_cohort does not go together with kueue_fair_sharing",
-                    "take one of the two out",
+                    f"{what}: borrow_within_cohort cannot be used with kueue_fair_sharing",
+                    "remove one of the two",
                     "kueue-preemption",
                 )
 
@@ -162,14 +167,14 @@ def _queues(stated: Mapping[str, Any]) -> Iterator[Finding]:
 def _quotas(  # noqa: PLR0913 - one place for queues and cohorts
     stated: Mapping[str, Any], about: str, what: str, quotas: Sequence[Mapping[str, Any]], *, above: str | None, word: str
 ) -> Iterator[Finding]:
-    """Judge the quotas of a queue or a cohort; `above` is where it borrows from."""
+    """Check the quotas of a queue or a cohort; `above` is the cohort that it borrows from."""
     known = [str(one.get("name")) for one in _listed(stated, "kueue_flavors")]
     names = [str(one.get("flavor")) for one in quotas]
     if unknown := sorted({name for name in names if name not in known}):
-        fix = f"choose from: {', '.join(known)}" if known else "state it in kueue_flavors"
+        fix = f"choose from: {', '.join(known)}" if known else "add it to kueue_flavors"
         yield (about, f"{what}: no such flavor: {', '.join(unknown)}", fix, "kueue-unknown-flavor")
     if several := [name for name, count in Counter(names).items() if count > 1]:
-        yield (about, f"{what} has two quotas of the flavor {', '.join(several)}", "write them into one", "kueue-quota")
+        yield (about, f"{what} has two quotas of the flavor {', '.join(several)}", "combine them into one", "kueue-quota")
     for one in quotas:
         yield from _limits(about, f"{what}, flavor {one.get('flavor')}", one, above=above, word=word)
     sets = [set(one.get("resources") or {}) for one in quotas]
@@ -179,8 +184,8 @@ def _quotas(  # noqa: PLR0913 - one place for queues and cohorts
                 both = f"{name} and {names[number]}"
                 yield (
                     about,
-                    f"{what}: the flavors {both} share {', '.join(sorted(one & other))}, and do not quota the same resources",
-                    "give each of them the same resources (0 where there is none)",
+                    f"{what}: the flavors {both} share {', '.join(sorted(one & other))}, but have quotas of different resources",
+                    "give both the same resources (with 0 if there is none)",
                     "kueue-quota",
                 )
 
@@ -193,16 +198,16 @@ def _limits(about: str, what: str, one: Mapping[str, Any], *, above: str | None,
         given = one.get(kind) or {}
         odd = [f"{name}: {value}" for name, value in given.items() if isinstance(value, bool) or not QUANTITY.fullmatch(str(value))]
         if odd:
-            yield (about, f"{what}: no quantity: {', '.join(odd)}", "write 64, 500m, 8Ti", "kueue-quantity")
+            yield (about, f"{what}: not a quantity: {', '.join(odd)}", "write 64, 500m or 8Ti", "kueue-quantity")
         if kind == "resources" or not given:
             continue
         if not above:
-            yield (about, f"{what}: {kind} without a {word} limits nothing, and Kueue refuses it", f"name a {word}", "kueue-quota")
+            yield (about, f"{what}: Kueue rejects {kind} without a {word}", f"set a {word}, or remove {kind}", "kueue-quota")
         if lost := sorted(set(given) - set(resources)):
             yield (
                 about,
                 f"{what}: {kind} of {', '.join(lost)} without a quota of it",
-                "state it in resources too (0 is a quota)",
+                "add it to resources (0 is a quota)",
                 "kueue-quota",
             )
 
@@ -210,14 +215,14 @@ def _limits(about: str, what: str, one: Mapping[str, Any], *, above: str | None,
 def _local(stated: Mapping[str, Any]) -> Iterator[Finding]:
     queues = {str(one.get("name")): one for one in _listed(stated, "kueue_cluster_queues")}
     for one in _listed(stated, "kueue_local_queues"):
-        place, target = f"{one.get('namespace')}/{one.get('name')}", str(one.get("cluster_queue"))
+        path, target = f"{one.get('namespace')}/{one.get('name')}", str(one.get("cluster_queue"))
         if target not in queues:
-            fix = f"choose from: {', '.join(queues)}" if queues else "state it in kueue_cluster_queues"
-            yield ("kueue_local_queues", f"local queue {place}: no such queue: {target}", fix, "kueue-unknown-queue")
+            fix = f"choose from: {', '.join(queues)}" if queues else "add it to kueue_cluster_queues"
+            yield ("kueue_local_queues", f"local queue {path}: no such queue: {target}", fix, "kueue-unknown-queue")
             continue
         admitted = queues[target].get("namespaces") or []
         if admitted and one.get("namespace") not in admitted:
-            what = f"local queue {place}: {target} takes jobs of {', '.join(admitted)} only"
+            what = f"local queue {path}: {target} accepts jobs of {', '.join(admitted)} only"
             yield ("kueue_local_queues", what, f"add {one.get('namespace')} to the namespaces of {target}", "kueue-namespace")
 
 
@@ -225,12 +230,12 @@ def _priorities(stated: Mapping[str, Any]) -> Iterator[Finding]:
     for one in _listed(stated, "kueue_priorities"):
         value = one.get("value")
         if not isinstance(value, int) or isinstance(value, bool) or abs(value) > LARGEST_PRIORITY:
-            what = f"priority {one.get('name')}: `{value}` is no whole number of 32 bits"
-            yield ("kueue_priorities", what, "give a number such as 1000", "kueue-priority")
+            what = f"priority {one.get('name')}: `{value}` is not an integer of 32 bits"
+            yield ("kueue_priorities", what, "set a number such as 1000", "kueue-priority")
 
 
 class FilterModule:
-    """Ansible finds filters through this class."""
+    """The filters of this file."""
 
     def filters(self) -> dict[str, Any]:
         """Return the filters by name."""

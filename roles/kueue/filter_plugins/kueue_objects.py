@@ -1,5 +1,5 @@
 # ruff: noqa: INP001 (Ansible loads it by path)
-"""Queues of hosts.yaml as objects of Kueue (kueue.x-k8s.io/v1beta2), and what of them cannot be changed in place."""
+"""Filters that convert queues of hosts.yaml to objects of Kueue (kueue.x-k8s.io/v1beta2), and find changes of immutable fields."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ HOSTNAME = "kubernetes.io/hostname"
 DECIMAL = {"n": Fraction(1, 10**9), "u": Fraction(1, 10**6), "m": Fraction(1, 1000), "": Fraction(1)}
 DECIMAL |= {suffix: Fraction(1000) ** power for power, suffix in enumerate("kMGTPE", 1)}
 BINARY = {f"{suffix}i": Fraction(1024) ** power for power, suffix in enumerate("KMGTPE", 1)}
-# Kind to the fields of its spec that Kueue v0.19.2 never changes (the CRDs' own rules); a flavor's only once it has a topology.
-FIXED = {"Topology": ("levels",), "ResourceFlavor": ("nodeLabels", "tolerations", "topologyName"), "LocalQueue": ("clusterQueue",)}
+# Kind -> fields of its spec that are immutable (rules of the CRDs of Kueue v0.19.2); those of a flavor only if it has a topology.
+IMMUTABLE = {"Topology": ("levels",), "ResourceFlavor": ("nodeLabels", "tolerations", "topologyName"), "LocalQueue": ("clusterQueue",)}
 
 
 def amount(quantity: object) -> Fraction:
     """Return a Kubernetes quantity as a number.
 
     Raises:
-        ValueError: it is none.
+        ValueError: It is not a quantity.
     """
     text = str(quantity)
     digits = text.rstrip("numkKMGTPEi")
@@ -31,7 +31,7 @@ def amount(quantity: object) -> Fraction:
 
 
 def canonical(quantity: object) -> str:
-    """Return a quantity as Kubernetes writes it: a webhook that decodes an object gives it back so, and it must not look changed."""
+    """Return a quantity in the canonical form of Kubernetes, in which webhooks return it, so that it does not look changed."""
     value, binary = amount(quantity), str(quantity).endswith("i")
     if not value:
         return "0"
@@ -43,10 +43,10 @@ def canonical(quantity: object) -> str:
 
 
 def kueue_objects(stated: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the objects in the order in which they must come: what others name stands first.
+    """Return the objects in the order in which they must be created: those that others refer to come first.
 
     Args:
-        stated: The role's variables by name, every one of them.
+        stated: All of the role's variables by name.
     """
     levels = [one for one in stated["kueue_topology_levels"] if one != HOSTNAME]
     topology = stated["kueue_topology_name"] if levels else ""
@@ -60,14 +60,14 @@ def kueue_objects(stated: Mapping[str, Any]) -> list[dict[str, Any]]:
     for one in stated["kueue_priorities"]:
         found.append(_object("WorkloadPriorityClass", one["name"], value=one["value"], description=one.get("description") or ""))
     for one in stated["kueue_local_queues"]:
-        made = _object("LocalQueue", one["name"], spec={"clusterQueue": one["cluster_queue"], "stopPolicy": one.get("stop") or "None"})
-        made["metadata"]["namespace"] = one["namespace"]
-        found.append(made)
+        queue = _object("LocalQueue", one["name"], spec={"clusterQueue": one["cluster_queue"], "stopPolicy": one.get("stop") or "None"})
+        queue["metadata"]["namespace"] = one["namespace"]
+        found.append(queue)
     return found
 
 
 def kueue_namespaces(queues: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the namespaces of local queues, without a word about what else is in them."""
+    """Return the Namespace objects of local queues, without labels."""
     names = dict.fromkeys(one["namespace"] for one in queues)
     return [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}} for name in names]
 
@@ -125,7 +125,7 @@ def _queue(one: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def resource_groups(quotas: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return quotas as Kueue groups them: flavors of the same resources together, each listing them in the group's order."""
+    """Return quotas in Kueue's groups: flavors with the same resources together, each with the resources in the group's order."""
     groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     for one in quotas:
         covered = tuple(sorted(one["resources"]))
@@ -141,21 +141,21 @@ def resource_groups(quotas: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]
     return [{"coveredResources": list(covered), "flavors": flavors} for covered, flavors in groups.items()]
 
 
-def kueue_fixed(wanted: Iterable[Mapping[str, Any]], live: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return a line for each object that exists with another value in a field that cannot be changed: what, and `Fix:`."""
-    there = {_key(one): one.get("spec") or {} for one in live}
+def kueue_immutable_changes(wanted: Iterable[Mapping[str, Any]], live: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return a line for each existing object of which an immutable field would change: the problem, and `Fix:`."""
+    existing = {_key(one): one.get("spec") or {} for one in live}
     found = []
     for one in wanted:
-        old, new = there.get(_key(one)), one.get("spec") or {}
+        old, new = existing.get(_key(one)), one.get("spec") or {}
         if old is None or (one["kind"] == "ResourceFlavor" and not old.get("topologyName")):
             continue
-        for field in FIXED.get(one["kind"], ()):
+        for field in IMMUTABLE.get(one["kind"], ()):
             if old.get(field) != new.get(field):
                 kind, name, namespace = one["kind"], one["metadata"]["name"], one["metadata"].get("namespace")
-                place = f" -n {namespace}" if namespace else ""
+                option = f" -n {namespace}" if namespace else ""
                 found.append(
-                    f"{kind} {name}: {field} cannot be changed (is {old.get(field)}, stated is {new.get(field)}). "
-                    f"Fix: state a new name, or let its jobs end and `kubectl delete {kind.lower()} {name}{place}`"
+                    f"{kind} {name}: {field} cannot be changed (from {old.get(field)} to {new.get(field)}). "
+                    f"Fix: use a new name, or let its jobs end and run `kubectl delete {kind.lower()} {name}{option}`"
                 )
     return found
 
@@ -165,8 +165,8 @@ def _key(one: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 class FilterModule:
-    """Ansible finds filters through this class."""
+    """The filters of this file."""
 
     def filters(self) -> dict[str, Any]:
         """Return the filters by name."""
-        return {"kueue_objects": kueue_objects, "kueue_namespaces": kueue_namespaces, "kueue_fixed": kueue_fixed}
+        return {"kueue_objects": kueue_objects, "kueue_namespaces": kueue_namespaces, "kueue_immutable_changes": kueue_immutable_changes}

@@ -1,5 +1,5 @@
 # ruff: noqa: INP001 (Ansible loads it by path)
-"""What the role `kueue` finds once the queues stand: verdict records (primus_bootstrap/core/verdicts.py) from what the cluster says."""
+"""Filter that returns verdict records (primus_bootstrap/core/verdicts.py) for queues, quotas and topology."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ NAMED = 8
 
 
 def kueue_verdicts(wanted: Sequence[Mapping[str, Any]], live: Mapping[str, Any], host: str, overcommit: bool) -> list[dict[str, Any]]:  # noqa: FBT001
-    """Return what is to be said of queues, quotas and topology.
+    """Return the verdict records of queues, quotas and topology.
 
     Args:
         wanted: The objects of `kueue_objects`.
-        live: `objects` (of Kueue's kinds, as the cluster has them) and `nodes`; one that could not be read is None.
-        host: The host that the records name.
-        overcommit: Whether quotas above what nodes have are meant so.
+        live: `objects` (Kueue's kinds in the cluster) and `nodes`; None if they could not be read.
+        host: The host in the records.
+        overcommit: Whether quotas may exceed the resources of the nodes.
     """
     return [
         *_queues(wanted, live["objects"], host),
@@ -43,115 +43,113 @@ def _key(one: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 def _queues(wanted: Iterable[Mapping[str, Any]], live: Iterable[Mapping[str, Any]] | None, host: str) -> list[dict[str, Any]]:
-    """Judge the condition Active of every queue: Kueue says in it what it misses."""
-    there = {_key(one): one for one in live or ()}
+    """Check the condition Active of every queue, in which Kueue reports what is missing."""
+    existing = {_key(one): one for one in live or ()}
     found = []
     for one in wanted:
         if one["kind"] not in {"ClusterQueue", "LocalQueue"}:
             continue
         kind, namespace, name = _key(one)
         word = "/".join(filter(None, (namespace, name)))
-        say = {"device": f"{kind} {word}", "expected": "Active=True", "fix": f"kubectl describe {kind.lower()} {name}"}
-        now = there.get((kind, namespace, name))
+        fields = {"device": f"{kind} {word}", "expected": "Active=True", "fix": f"kubectl describe {kind.lower()} {name}"}
+        now = existing.get((kind, namespace, name))
         states = {state["type"]: state for state in ((now or {}).get("status") or {}).get("conditions") or ()}
         active = states.get("Active")
         if live is None or (now is not None and active is None):
-            found.append(_record("kueue.queue", host, "unknown", **say, reason="Kueue has said nothing about it"))
+            found.append(_record("kueue.queue", host, "unknown", **fields, reason="Kueue has not reported its state yet"))
         elif now is None:
-            found.append(_record("kueue.queue", host, "fail", **say, found="not there"))
+            found.append(_record("kueue.queue", host, "fail", **fields, found="missing"))
         elif active and active["status"] == "True":
-            found.append(_record("kueue.queue", host, "pass", device=say["device"], expected=say["expected"], found="Active=True"))
+            found.append(_record("kueue.queue", host, "pass", device=fields["device"], expected=fields["expected"], found="Active=True"))
         else:
             reason = str((active or {}).get("message") or "")
-            meant = (one["spec"].get("stopPolicy") or "None") != "None"
-            say["reason"] = f"stopped by hosts.yaml: {reason}" if meant else reason
-            found.append(_record("kueue.queue", host, "skipped" if meant else "fail", **say, found="Active=False"))
+            is_stopped = (one["spec"].get("stopPolicy") or "None") != "None"
+            fields["reason"] = f"stopped by hosts.yaml: {reason}" if is_stopped else reason
+            found.append(_record("kueue.queue", host, "skipped" if is_stopped else "fail", **fields, found="Active=False"))
     return found
 
 
 def _quotas(
     wanted: Iterable[Mapping[str, Any]], nodes: Sequence[Mapping[str, Any]] | None, host: str, *, overcommit: bool
 ) -> list[dict[str, Any]]:
-    """Compare what queues may use of a flavor with what its nodes give: above it, admitted jobs wait for nodes that are not there."""
+    """Compare the quotas of a flavor with the resources of its nodes, beyond which admitted jobs wait for ever."""
     wanted = list(wanted)
-    promised: dict[str, dict[str, Fraction]] = defaultdict(lambda: defaultdict(Fraction))
+    quotas: dict[str, dict[str, Fraction]] = defaultdict(lambda: defaultdict(Fraction))
     for one in wanted:
         for group in (one.get("spec") or {}).get("resourceGroups") or () if one["kind"] in {"ClusterQueue", "Cohort"} else ():
             for flavor in group["flavors"]:
                 for resource in flavor["resources"]:
-                    promised[flavor["name"]][resource["name"]] += _amount(resource["nominalQuota"])
+                    quotas[flavor["name"]][resource["name"]] += _amount(resource["nominalQuota"])
     labels = {one["metadata"]["name"]: one["spec"].get("nodeLabels") or {} for one in wanted if one["kind"] == "ResourceFlavor"}
     found = []
-    for flavor, resources in promised.items():
-        mine = [node for node in nodes or () if _has(node, labels.get(flavor, {}))]
-        for name, sum_of_queues in resources.items():
-            record = _quota(f"{flavor} {name}", name, sum_of_queues, mine, known=nodes is not None)
+    for flavor, resources in quotas.items():
+        of_flavor = [node for node in nodes or () if _has(node, labels.get(flavor, {}))]
+        for name, sum_of_quotas in resources.items():
+            record = _quota(f"{flavor} {name}", name, sum_of_quotas, of_flavor, known=nodes is not None)
             if record["verdict"] == "fail" and overcommit:
                 record |= {"verdict": "skipped", "reason": f"{record['reason']}; kueue_overcommit allows it"}
             found.append({"check": "kueue.quota", "host": host, **record})
     return found
 
 
-def _quota(device: str, name: str, promised: Fraction, nodes: Sequence[Mapping[str, Any]], *, known: bool) -> dict[str, Any]:
-    say = {"device": device, "expected": f"at most what nodes have, quotas sum up to {_text(promised)}"}
+def _quota(device: str, name: str, quota: Fraction, nodes: Sequence[Mapping[str, Any]], *, known: bool) -> dict[str, Any]:
+    fields = {"device": device, "expected": f"quotas of {_text(quota)} do not exceed the nodes"}
     if not known or not nodes:
-        reason = "no node bears the flavor's labels" if known else "the nodes could not be read"
-        return {**say, "verdict": "unknown", "reason": reason, "fix": "kubectl get nodes --show-labels"}
-    given = [(node["status"].get("allocatable") or {}).get(name) for node in nodes]
-    there = sum((_amount(one) for one in given if one is not None), Fraction())
-    say["found"] = f"{_text(there)} on {len(nodes)} nodes"
-    if promised <= there:
-        return {**say, "verdict": "pass"}
-    if silent := sum(one is None for one in given):
-        reason = f"{silent} of {len(nodes)} nodes say nothing about {name}"
-        return {**say, "verdict": "unknown", "reason": reason, "fix": "see whether the device plug-in runs there"}
-    reason = "jobs are admitted that no node can take"
-    return {**say, "verdict": "fail", "reason": reason, "fix": "lower the quotas, or say that it is meant so: kueue_overcommit: true"}
+        reason = "no node has the flavor's labels" if known else "the nodes could not be read"
+        return {**fields, "verdict": "unknown", "reason": reason, "fix": "kubectl get nodes --show-labels"}
+    allocatable = [(node["status"].get("allocatable") or {}).get(name) for node in nodes]
+    available = sum((_amount(one) for one in allocatable if one is not None), Fraction())
+    fields["found"] = f"{_text(available)} on {len(nodes)} nodes"
+    if quota <= available:
+        return {**fields, "verdict": "pass"}
+    if missing := sum(one is None for one in allocatable):
+        reason = f"{missing} of {len(nodes)} nodes do not report {name}"
+        return {**fields, "verdict": "unknown", "reason": reason, "fix": "check that the device plug-in runs on them"}
+    reason = "jobs are admitted that no node can run"
+    return {**fields, "verdict": "fail", "reason": reason, "fix": "reduce the quotas, or set kueue_overcommit: true if they are intended"}
 
 
 def _levels(wanted: Iterable[Mapping[str, Any]], nodes: Sequence[Mapping[str, Any]] | None, host: str) -> list[dict[str, Any]]:
-    """See that each node of a flavor with a topology has every level's label: Kueue passes over one that has not."""
+    """Check that each node of a flavor with a topology has the labels of all levels: Kueue ignores a node without them."""
     wanted = list(wanted)
     levels = [level["nodeLabel"] for one in wanted if one["kind"] == "Topology" for level in one["spec"]["levels"]]
     found = []
     for one in wanted:
         if one["kind"] != "ResourceFlavor" or not one["spec"].get("topologyName"):
             continue
-        say = {"device": one["metadata"]["name"], "expected": ", ".join(levels)}
-        mine = [node for node in nodes or () if _has(node, one["spec"].get("nodeLabels") or {})]
-        bare = sorted(node["metadata"]["name"] for node in mine if set(levels) - set(node["metadata"].get("labels") or {}))
-        if not mine:
-            reason = "the nodes could not be read" if nodes is None else "no node bears the flavor's labels"
-            found.append(_record("kueue.topology", host, "unknown", **say, reason=reason))
-        elif bare:
-            more = f" and {len(bare) - NAMED} more" if len(bare) > NAMED else ""
-            say |= {"found": f"not on {', '.join(bare[:NAMED])}{more}", "fix": "state rack (and switch) of each GPU host in hosts.yaml"}
-            found.append(_record("kueue.topology", host, "fail", **say, reason="Kueue places no job on a node without them"))
+        fields = {"device": one["metadata"]["name"], "expected": ", ".join(levels)}
+        of_flavor = [node for node in nodes or () if _has(node, one["spec"].get("nodeLabels") or {})]
+        unlabelled = sorted(node["metadata"]["name"] for node in of_flavor if set(levels) - set(node["metadata"].get("labels") or {}))
+        if not of_flavor:
+            reason = "the nodes could not be read" if nodes is None else "no node has the flavor's labels"
+            found.append(_record("kueue.topology", host, "unknown", **fields, reason=reason))
+        elif unlabelled:
+            more = f" and {len(unlabelled) - NAMED} more" if len(unlabelled) > NAMED else ""
+            fix = "set rack (and slurm_switch) of each GPU host in hosts.yaml"
+            fields |= {"found": f"not on {', '.join(unlabelled[:NAMED])}{more}", "fix": fix}
+            found.append(_record("kueue.topology", host, "fail", **fields, reason="Kueue places no job on a node without them"))
         else:
-            found.append(_record("kueue.topology", host, "pass", **say, found=f"on {len(mine)} nodes"))
+            found.append(_record("kueue.topology", host, "pass", **fields, found=f"on {len(of_flavor)} nodes"))
     return found
 
 
 def _surplus(wanted: Iterable[Mapping[str, Any]], live: Iterable[Mapping[str, Any]] | None, host: str) -> list[dict[str, Any]]:
-    """Name objects of ours that hosts.yaml no longer states; they may hold jobs, so nobody but a person deletes them."""
+    """Report our objects that are no longer in hosts.yaml. They may have jobs, so only a person deletes them."""
     stated = {_key(one) for one in wanted}
-    mine = [one for one in live or () if _has(one, LABELS)]
+    ours = [one for one in live or () if _has(one, LABELS)]
     found = []
-    for kind, namespace, name in sorted(_key(one) for one in mine if _key(one) not in stated):
-        place = f" -n {namespace}" if namespace else ""
-        fix = f"state it again, or let its jobs end and `kubectl delete {kind.lower()} {name}{place}`"
-        found.append(
-            _record(
-                "kueue.surplus", host, "skipped", device=f"{kind} {name}", found="there", reason="hosts.yaml no longer states it", fix=fix
-            )
-        )
+    for kind, namespace, name in sorted(_key(one) for one in ours if _key(one) not in stated):
+        option = f" -n {namespace}" if namespace else ""
+        fix = f"add it to hosts.yaml again, or let its jobs end and run `kubectl delete {kind.lower()} {name}{option}`"
+        fields = {"device": f"{kind} {name}", "found": "exists", "reason": "it is no longer in hosts.yaml", "fix": fix}
+        found.append(_record("kueue.surplus", host, "skipped", **fields))
     return found
 
 
 def _has(one: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
-    # Ansible's own mappings give no sets of items that could be compared.
-    there = one["metadata"].get("labels") or {}
-    return all(there.get(key) == value for key, value in labels.items())
+    # Ansible's own mappings have no sets of items that could be compared.
+    existing = one["metadata"].get("labels") or {}
+    return all(existing.get(key) == value for key, value in labels.items())
 
 
 def _amount(quantity: object) -> Fraction:
@@ -165,7 +163,7 @@ def _text(value: Fraction) -> str:
 
 
 class FilterModule:
-    """Ansible finds filters through this class."""
+    """The filters of this file."""
 
     def filters(self) -> dict[str, Any]:
         """Return the filters by name."""

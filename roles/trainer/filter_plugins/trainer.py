@@ -1,5 +1,5 @@
 # ruff: noqa: INP001 (Ansible loads it by path)
-"""Runtimes of hosts.yaml as objects of Kubeflow Trainer (trainer.kubeflow.org/v1alpha1)."""
+"""Filter that converts the runtimes in hosts.yaml to objects of Kubeflow Trainer (trainer.kubeflow.org/v1alpha1)."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ if TYPE_CHECKING:
 
 
 def trainer_runtime(stated: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the runtime of one entry of trainer_runtimes: torch, one replicated job named `node`, shared memory for its collectives.
+    """Return the object for an entry of trainer_runtimes: torch, one replicated job named `node`, shared memory for the collectives.
 
-    Trainer finds the job and the container by these names and by the label of the step (v2.3.0, docs of ClusterTrainingRuntime).
+    Trainer finds the job and the container by these names and by the label of the step (v2.3.0, documentation of ClusterTrainingRuntime).
     """
     shm = {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{stated.get('shm_gib') or 64}Gi"}}
     more, pod = dict(stated.get("container") or {}), dict(stated.get("pod_spec") or {})
-    mounts = [{"name": "shm", "mountPath": "/dev/shm"}, *more.pop("volumeMounts", [])]  # noqa: S108 - the path that collectives know
+    mounts = [{"name": "shm", "mountPath": "/dev/shm"}, *more.pop("volumeMounts", [])]  # noqa: S108 - the path that collectives use
     container = {"name": "node", "image": stated["image"], "volumeMounts": mounts, **more}
     spec = {**pod, "containers": [container], "volumes": [shm, *pod.get("volumes", [])]}
-    marks = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
-    job = {"name": "node", "template": {"metadata": {"labels": marks}, "spec": {"template": {"spec": spec}}}}
+    step = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
+    job = {"name": "node", "template": {"metadata": {"labels": step}, "spec": {"template": {"spec": spec}}}}
     labels = {"app.kubernetes.io/managed-by": "primus-bootstrap", "trainer.kubeflow.org/framework": "torch"}
     return {
         "apiVersion": "trainer.kubeflow.org/v1alpha1",
@@ -31,7 +31,7 @@ def trainer_runtime(stated: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class FilterModule:
-    """Ansible finds filters through this class."""
+    """The filters of this file."""
 
     def filters(self) -> dict[str, Any]:
         """Return the filters by name."""
