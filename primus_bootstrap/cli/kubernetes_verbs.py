@@ -131,7 +131,7 @@ def restore_etcd(
     what = "This restores the cluster to the backup; later changes are moved aside."
     ask_name(prepared.cluster, confirm, verb="restore etcd", what=what)
     extra = (f"confirm={prepared.cluster.name}", *((f"kube_backup_restore_from={source}",) if source else ()))
-    prepared.start((*extra, *(("kube_backup_restore_despite_identity=true",) if despite_keys else ())))
+    prepared.start((*extra, *(("kube_backup_restore_ignore_identity=true",) if despite_keys else ())))
 
 
 def renew_certificates(
@@ -180,7 +180,7 @@ def upgrade_kubernetes(
     if not yes and not as_json:
         print_plan(prepared.cluster, prepared.plan)
         ask_yes(f"Upgrade {prepared.cluster.name} to Kubernetes {version}? Workers are drained.", verb="upgrade kubernetes")
-    prepared.start((f"version={version}", *((f"kube_upgrade_batch={batch}",) if batch else ())))
+    prepared.start((f"version={version}", *((f"kube_upgrade_batch_size={batch}",) if batch else ())))
 
 
 def _prepare(hosts: HostsFile, playbook: str, options: Options, *, as_json: bool) -> PreparedRun:

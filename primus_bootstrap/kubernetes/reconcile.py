@@ -266,7 +266,7 @@ def _refuse_regrouped(before: ClusterState, now: ClusterState) -> None:
             if was_member and not is_member:
                 what = f"{host} is no longer in {name}, but Kubespray has not removed it from the cluster"
                 remove = f"put it back, run playbooks/day2/node/kubernetes.yml -e node={host} (docs/kubernetes-day2.md), then remove it"
-                raise PlanError(what, fix=f"{remove}; if another tool removed it: apply -e kubespray_whole=true")
+                raise PlanError(what, fix=f"{remove}; if another tool removed it: apply -e kubespray_full_run=true")
             if is_member and not was_member:
                 what = f"{host} was added to {name}, but is already in the cluster: Kubespray can add only new hosts to {name}"
                 remove = f"remove it first: playbooks/day2/node/kubernetes.yml -e node={host}"

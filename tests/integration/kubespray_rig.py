@@ -239,7 +239,7 @@ def playbook(tasks: str) -> str:
             "kubespray_host_address": "",
             "kubespray_version": "1.35.4",
             "kubespray_batches": [["w1", "w2"]],
-            "kubespray_away": ["w3"],
+            "kubespray_unreachable_workers": ["w3"],
         },
         "tasks": [{"name": "Do it", "ansible.builtin.import_role": role}, {**gone, "vars": {"left": left}}],
     }

@@ -40,7 +40,7 @@ def test_no_answer_is_unknown(tmp_path: Path) -> None:
     done = play(
         tmp_path,
         [
-            role("kube_quarantine", "look", kube_quarantine_kubeconfig=str(kubeconfig), kube_quarantine_hosts=["localhost"]),
+            role("kube_quarantine", "read_record", kube_quarantine_kubeconfig=str(kubeconfig), kube_quarantine_hosts=["localhost"]),
             {"ansible.builtin.assert": {"that": ["'now' not in __kube_quarantine_seen", "'127.0.0.1:9' in __kube_quarantine_seen.msg"]}},
             role("kube_node_labels", "verify", kube_node_labels_kubeconfig=str(kubeconfig), kube_node_labels_hosts=["localhost"]),
         ],
@@ -64,7 +64,7 @@ def test_node_is_uncordoned_when_the_api_server_is_up(tmp_path: Path) -> None:
     coming = threading.Thread(target=come)
     coming.start()
     values = {"kube_drain_kubeconfig": str(kubeconfig), "kube_drain_node": "localhost", "kube_drain_reason": "reboot"}
-    done = play(tmp_path, [role("kube_drain", "back", **values, kube_drain_wanted=True)])
+    done = play(tmp_path, [role("kube_drain", "uncordon", **values, kube_drain_enabled=True)])
     ended.set()
     coming.join()
 

@@ -117,7 +117,7 @@ def test_other_addresses_stay(tmp_path: Path, told: dict[str, Any]) -> None:
     site = Site(tmp_path, **told)
     site.keep(config_maps("10.0.0.1"))
 
-    assert "changed=0" in site.play("standing")
+    assert "changed=0" in site.play("before_join")
     assert site.servers() == ["https://10.0.0.1:6443"] * 2
     assert site.patched() == ""
 
@@ -126,13 +126,13 @@ def test_new_hosts_join_at_the_current_first_control_plane(tmp_path: Path) -> No
     """The address in both ConfigMaps of kubeadm is updated before Kubespray adds a host."""
     site = Site(tmp_path)
     site.keep(config_maps("10.0.0.1"))
-    site.play("standing")
+    site.play("before_join")
     patched = site.patched()
     site.keep(config_maps("10.0.0.2"))
 
     assert [word in patched for word in ("https://10.0.0.2:6443", "controlPlaneEndpoint: 10.0.0.2:6443", "kubernetesVersion")] == [True] * 3
     assert len(patched.splitlines()) == 2
-    assert "changed=0" in site.play("standing")
+    assert "changed=0" in site.play("before_join")
     assert site.patched() == patched
 
 
@@ -142,4 +142,4 @@ def test_missing_cluster_is_not_an_error(tmp_path: Path) -> None:
     for name in ("admin.conf", "root.conf", "manifests/kube-apiserver.yaml"):
         (tmp_path / "cp2" / name).unlink()
 
-    assert "changed=0" in site.play("standing")
+    assert "changed=0" in site.play("before_join")

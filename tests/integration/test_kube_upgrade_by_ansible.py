@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ import yaml
 from primus_bootstrap import content
 from primus_bootstrap.inventory.kubespray_release import load_release
 from tests.integration.kubespray_rig import api
+from tests.playbooks import one_line, run_playbook
 from tests.unit.kube_nodes_rig import node
 
 NEWEST = load_release().newest
@@ -37,7 +36,7 @@ def running(name: str, version: str, *, ready: bool = True) -> dict[str, Any]:
 def upgrade(folder: Path, nodes: dict[str, dict[str, Any]]) -> tuple[int, list[str], str]:
     """Run the playbook; return its exit code, the fake's commands, and the output with single spaces."""
     roles, log = folder / "roles", folder / "log"
-    told = "{{ kubespray_version }} {{ kubespray_batches | to_json }} {{ kubespray_away | to_json }}"
+    told = "{{ kubespray_version }} {{ kubespray_batches | to_json }} {{ kubespray_unreachable_workers | to_json }}"
     for name, words in (("own_api", "own {{ inventory_hostname }}"), ("upgrade", told), ("verify", "verify")):
         (roles / "kubespray/tasks").mkdir(parents=True, exist_ok=True)
         task = {"ansible.builtin.shell": f"echo '{words}' >> {log}"}
@@ -50,20 +49,13 @@ def upgrade(folder: Path, nodes: dict[str, dict[str, Any]]) -> tuple[int, list[s
     children = {"kube_control_plane": {"hosts": {"cp1": None}}, "etcd": {"hosts": {"cp1": None}}, "kube_node": workers}
     stated = {**local, "cluster_name": "demo", "kube_version": NEWEST}
     (folder / "hosts.yaml").write_text(json.dumps({"all": {"vars": stated, "hosts": hosts, "children": children}}), encoding="utf-8")
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("PRIMUS_")}
     environment = {
-        **inherited, "ANSIBLE_CONFIG": str(content.ansible_cfg()), "ANSIBLE_ROLES_PATH": str(roles), "ANSIBLE_NOCOLOR": "1",
-        "PYTHONPATH": str(Path(__file__).parents[2]), "ANSIBLE_LOCAL_TEMP": str(folder / "tmp"), "ANSIBLE_HOME": str(folder / "home"),
+        "ANSIBLE_ROLES_PATH": str(roles), "PYTHONPATH": str(Path(__file__).parents[2]),
+        "ANSIBLE_LOCAL_TEMP": str(folder / "tmp"), "ANSIBLE_HOME": str(folder / "home"),
     }  # fmt: skip
-    command = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(folder / "hosts.yaml"), "-e", f"version={NEWEST}"]
-    argv = [*command, str(content.playbooks_dir() / "day2/upgrade_kubernetes.yml")]
     with api("https://10.0.0.1:6443", folder / ".primus/demo/kubespray/artifacts/admin.conf", nodes):
-        done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False, timeout=300)
-    return (
-        done.returncode,
-        log.read_text(encoding="utf-8").splitlines() if log.exists() else [],
-        " ".join((done.stdout + done.stderr).split()),
-    )
+        done = run_playbook(folder / "hosts.yaml", "day2/upgrade_kubernetes.yml", "-e", f"version={NEWEST}", **environment)
+    return done.returncode, log.read_text(encoding="utf-8").splitlines() if log.exists() else [], one_line(done)
 
 
 def test_unavailable_workers_are_excluded(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def test_plain_ansible_refuses_an_existing_cluster(tmp_path: Path) -> None:
     done = run_playbook(path, "day2/backup_etcd.yml")
 
     assert done.returncode == 2
-    assert "this cluster's machines are somebody else's" in " ".join(done.stdout.split())
+    assert "primus-bootstrap does not manage the machines of this cluster" in " ".join(done.stdout.split())
 
 
 def test_restore_needs_the_name_of_the_cluster(tmp_path: Path) -> None:

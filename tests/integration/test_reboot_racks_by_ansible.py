@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
 
 from primus_bootstrap import content
+from tests.playbooks import run_playbook, write_yaml
 from tests.unit.launch_rig import expand
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
 RACKS = {"g1": "a", "g2": "b", "g3": "a", "g4": None, "g5": "b"}
 LONG = pytest.mark.long("roles/gpu_driver", "roles/baseline", "playbooks/day2")
@@ -28,32 +27,26 @@ def note(step: str, *, only: str = "true") -> list[dict[str, Any]]:
     return [{"ansible.builtin.debug": {"msg": f"STEP {step} {{{{ inventory_hostname }}}}"}, "when": only}]
 
 
-def write(path: Path, tasks: Any) -> None:
-    """Write a file of a role."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(yaml.safe_dump(tasks), encoding="utf-8")
-
-
 @pytest.fixture
 def roles(tmp_path: Path) -> Path:
     """Fake roles, except the real order of racks; g2 is unhealthy if a file says so, and g5 needs no reboot."""
     folder = tmp_path / "roles"
-    write(folder / "baseline/vars/main.yml", {"_baseline_reboot_open": "{{ inventory_hostname != 'g5' }}"})
-    write(folder / "baseline/tasks/reboot_begin.yml", note("begin"))
-    write(folder / "baseline/tasks/reboot.yml", note("reboot", only="_baseline_reboot_open"))
-    write(folder / "baseline/tasks/reboot_end.yml", note("end"))
-    write(folder / "slurm/tasks/node_drain.yml", note("drain", only="slurm_drain_enabled and slurm_drain_reason == 'primus: reboot'"))
-    write(folder / "slurm/tasks/node_resume.yml", note("resume", only="slurm_drain_enabled"))
-    write(folder / "kube_drain/tasks/main.yml", note("evict", only="kube_drain_enabled"))
-    write(folder / "kube_drain/tasks/ready.yml", note("ready", only="kube_drain_enabled"))
+    write_yaml(folder / "baseline/vars/main.yml", {"_baseline_reboot_open": "{{ inventory_hostname != 'g5' }}"})
+    write_yaml(folder / "baseline/tasks/reboot_begin.yml", note("begin"))
+    write_yaml(folder / "baseline/tasks/reboot.yml", note("reboot", only="_baseline_reboot_open"))
+    write_yaml(folder / "baseline/tasks/reboot_end.yml", note("end"))
+    write_yaml(folder / "slurm/tasks/node_drain.yml", note("drain", only="slurm_drain_enabled and slurm_drain_reason == 'primus: reboot'"))
+    write_yaml(folder / "slurm/tasks/node_resume.yml", note("resume", only="slurm_drain_enabled"))
+    write_yaml(folder / "kube_drain/tasks/main.yml", note("evict", only="kube_drain_enabled"))
+    write_yaml(folder / "kube_drain/tasks/ready.yml", note("ready", only="kube_drain_enabled"))
     for tasks, step in (("reboot_check", "away"), ("wait_ready", "serves")):
-        write(folder / f"kube_backup/tasks/{tasks}.yml", note(step, only="kube_backup_reboot_check_enabled"))
-    write(folder / "kube_drain/tasks/uncordon.yml", note("uncordon", only="kube_drain_enabled"))
+        write_yaml(folder / f"kube_backup/tasks/{tasks}.yml", note(step, only="kube_backup_reboot_check_enabled"))
+    write_yaml(folder / "kube_drain/tasks/uncordon.yml", note("uncordon", only="kube_drain_enabled"))
     ill = {"ansible.builtin.assert": {"that": "not node_health_wait_enabled or inventory_hostname not in ill | default([])"}}
-    write(folder / "node_health/tasks/wait.yml", [ill, *note("well", only="node_health_wait_enabled")])
+    write_yaml(folder / "node_health/tasks/wait.yml", [ill, *note("well", only="node_health_wait_enabled")])
     real = content.roles_dir() / "gpu_driver"
-    write(folder / "gpu_driver/tasks/verify.yml", note("driver"))
-    write(folder / "gpu_driver/tasks/check_reboot.yml", note("waits"))
+    write_yaml(folder / "gpu_driver/tasks/verify.yml", note("driver"))
+    write_yaml(folder / "gpu_driver/tasks/check_reboot.yml", note("waits"))
     (folder / "gpu_driver/tasks/group_by_rack.yml").symlink_to(real / "tasks/group_by_rack.yml")
     (folder / "gpu_driver/filter_plugins").symlink_to(real / "filter_plugins")
     return folder
@@ -63,7 +56,7 @@ def roles(tmp_path: Path) -> Path:
 def driver_roles(roles: Path) -> Path:
     """Fake roles with the driver's real reboot check. Its mark is written to a folder per host, which the fake baseline reads."""
     marks = roles.parent / "marks"
-    write(
+    write_yaml(
         roles / "baseline/vars/main.yml",
         {"_baseline_reboot_open": f"{{{{ ('{marks}/' ~ inventory_hostname ~ '/reboot-required') is file }}}}"},
     )
@@ -74,7 +67,7 @@ def driver_roles(roles: Path) -> Path:
     for name in ("defaults", "files", "library", "action_plugins"):
         (mine / name).symlink_to(real / name)
     variables = yaml.safe_load((real / "vars/main.yml").read_text(encoding="utf-8"))
-    write(mine / "vars/main.yml", {**variables, "_gpu_driver_reboot_marks": [f"{marks}/{{{{ inventory_hostname }}}}/reboot-required"]})
+    write_yaml(mine / "vars/main.yml", {**variables, "_gpu_driver_reboot_marks": [f"{marks}/{{{{ inventory_hostname }}}}/reboot-required"]})
     for host, version in {"g1": "6.10.5", "g3": "6.12.12"}.items():
         (marks / host).mkdir(parents=True)
         root = expand("mi300x-roce", roles.parent / "trees" / host)
@@ -116,12 +109,10 @@ def run(roles: Path, *words: str, serving: Mapping[str, str] | None = None) -> t
     children: dict[str, Any] = {"gpu_node": {"hosts": hosts}, "k8s_cluster": {"hosts": {"g3": {}, "g5": {}}}, **groups}
     inventory.write_text(yaml.safe_dump({"all": {"children": children}}), encoding="utf-8")
     environment = {
-        **os.environ, "ANSIBLE_CONFIG": str(content.ansible_cfg()), "ANSIBLE_ROLES_PATH": str(roles), "ANSIBLE_BECOME_METHOD": "none",
+        "ANSIBLE_ROLES_PATH": str(roles), "ANSIBLE_BECOME_METHOD": "none",
         "ANSIBLE_LOCAL_TEMP": str(roles.parent / "tmp"), "ANSIBLE_HOME": str(roles.parent / "home"),
     }  # fmt: skip
-    command = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(inventory), "-e", "ansible_become=false", *words]
-    playbook = str(content.playbooks_dir() / "day2" / "reboot_rack.yml")
-    done = subprocess.run([*command, playbook], env=environment, capture_output=True, text=True, check=False, timeout=300)
+    done = run_playbook(inventory, "day2/reboot_rack.yml", "-e", "ansible_become=false", *words, **environment)
     steps = re.findall(r'"msg": "STEP (\w+ \w+)"', done.stdout)
     assert steps, done.stdout + done.stderr
     return done.returncode, steps

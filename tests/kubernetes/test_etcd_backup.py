@@ -115,7 +115,7 @@ def test_unsuitable_restore_is_refused(one: Etcd) -> None:
     output.append(one.play("restore_etcd.yml", *CONFIRM)[1])
 
     expected = ["with plain Ansible, -e confirm=demo", "is no backup of etcd", "it is of cluster prod, and this is demo"]
-    expected += ["it is not what was saved", "what is signed or encrypted in it could not be read"]
+    expected += ["it is damaged", "signed and encrypted data in it could not be read"]
     assert [want in got for want, got in zip(expected, output, strict=True)] == [True] * 5, output
     assert (one.home(1) / "pid").read_text(encoding="ascii") == pid
     assert one.get(1, "kept") == "yes"
@@ -210,7 +210,7 @@ def test_restore_of_some_members_is_refused(three: Etcd) -> None:
     three.write_hosts({}, without=[3])
     even = three.play("restore_etcd.yml", *CONFIRM)
 
-    assert (limited[0], "m3 would stay with the former data" in limited[1]) == (2, True), limited[1][-2000:]
+    assert (limited[0], "m3 would keep the current data" in limited[1]) == (2, True), limited[1][-2000:]
     assert (even[0], "an even number cannot keep quorum" in even[1]) == (2, True), even[1][-2000:]
     assert [three.ctl(n, "endpoint", "health").returncode for n in three.numbers] == [0, 0, 0]
 
@@ -247,14 +247,14 @@ def test_reboot_needs_a_majority_and_waits(three: Etcd) -> None:
         argv = ["python3", str(program / f"{name}.py"), str(program / "settings.json"), *words]
         return subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False, stdin=subprocess.DEVNULL)
 
-    whole = [ask(1, "etcd_quorum", "away"), ask(1, "etcd_serves", "20")]
+    whole = [ask(1, "etcd_quorum", "reboot"), ask(1, "etcd_serves", "20")]
     three.systemctl("stop", 3)
     three.wait(1)
-    lost = [ask(1, "etcd_quorum", "away"), ask(3, "etcd_quorum", "away"), ask(3, "etcd_serves", "2")]
+    lost = [ask(1, "etcd_quorum", "reboot"), ask(3, "etcd_quorum", "reboot"), ask(3, "etcd_serves", "2")]
     three.systemctl("start", 3)
-    back = [ask(3, "etcd_serves", "60"), ask(1, "etcd_quorum", "away")]
+    back = [ask(3, "etcd_serves", "60"), ask(1, "etcd_quorum", "reboot")]
 
     assert [done.returncode for done in (*whole, *lost, *back)] == [0, 0, 1, 0, 1, 0, 0]
     assert json.loads(whole[1].stdout) == ["etcd"]
-    assert "while m1 is away 1 of 3 members of etcd answer, which is no majority (lost: m3)" in lost[0].stderr
+    assert "while m1 is down 1 of 3 members of etcd answer, which is no majority (lost: m3)" in lost[0].stderr
     assert "etcd of this host did not answer through its leader within 2 s" in lost[2].stderr

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _FILES = content.roles_dir() / "kube_health" / "files" / "kube_health"
 _GATE = content.roles_dir() / "node_health" / "files"
-_NAMES = ("api_request", "decide", "node_marks", "report_health", "judge_health", "health_gate")
+_NAMES = ("api_request", "decide", "node_marks", "report_health", "evaluate_health", "health_gate")
 
 
 @contextmanager

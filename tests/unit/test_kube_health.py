@@ -72,7 +72,7 @@ def test_failing_node_is_marked() -> None:
         (("unknown", NOW - 10), "disk: full"),
         (("fail", NOW - 901), "its report is 901 s old"),
         (("pass", NOW - 901), "its report is 901 s old"),
-        (("fail", NOW + 100), "of the future"),
+        (("fail", NOW + 100), "from the future"),
     ],
 )
 def test_unknown_or_stale_health_changes_nothing(found: tuple[str, float], says: str) -> None:
@@ -98,7 +98,7 @@ def test_marked_node_without_a_report_is_unknown() -> None:
     """The mark stays, for example after a reinstallation."""
     plan = decide([out(node("gpu1"), since=1.0)])
 
-    assert (plan.release, plan.unknown) == ([], {"gpu1": "it is out of service for its health, and reports no more"})
+    assert (plan.release, plan.unknown) == ([], {"gpu1": "it is out of service for its health, and no longer reports"})
 
 
 def test_burst_opens_the_breaker() -> None:
@@ -141,7 +141,7 @@ def test_report_is_repeated_after_240_s() -> None:
     """A changed reason is reported at once, the same one after 240 s; the transition time stays."""
     report = load("report_health")
     first = report.condition(Reading("fail", "disk: full"), {}, NOW)
-    before = {**first, "told": NOW}
+    before = {**first, "reported": NOW}
 
     assert first["status"] == "False"
     assert not report.is_due(report.condition(Reading("fail", "disk: full"), before, NOW + 100), before, NOW + 100, 240)
@@ -193,7 +193,7 @@ class Leases:
         """Read, create or change the Lease."""
         del path, kind
         if method == "GET" and not self.found:
-            raise load("judge_health").RequestError("not found", 404)
+            raise load("evaluate_health").RequestError("not found", 404)
         if method != "GET":
             Leases.found = {"metadata": {"resourceVersion": "1"}, "spec": body["spec"]}
         return self.found
@@ -201,12 +201,12 @@ class Leases:
 
 def test_one_control_plane_decides_at_a_time() -> None:
     """The holder renews the Lease; another waits until it was not renewed for three looks."""
-    takes_turn = load("judge_health").takes_turn
+    holds_lease = load("evaluate_health").holds_lease
 
-    assert takes_turn(Leases(), "cp1", NOW, 180.0)
-    assert not takes_turn(Leases(), "cp2", NOW + 60, 180.0)
-    assert takes_turn(Leases(), "cp1", NOW + 60, 180.0)
-    assert takes_turn(Leases(), "cp2", NOW + 241, 180.0)
+    assert holds_lease(Leases(), "cp1", NOW, 180.0)
+    assert not holds_lease(Leases(), "cp2", NOW + 60, 180.0)
+    assert holds_lease(Leases(), "cp1", NOW + 60, 180.0)
+    assert holds_lease(Leases(), "cp2", NOW + 241, 180.0)
     Leases.found = {}
 
 
@@ -214,16 +214,16 @@ def test_one_control_plane_decides_at_a_time() -> None:
     ("last", "verdict"),
     [
         ("{", "unknown"),
-        (json.dumps({"written": NOW - 181, "judges": True}), "unknown"),
-        (json.dumps({"written": NOW, "judges": False}), "pass"),
-        (json.dumps({"written": NOW, "judges": True, "breaker": {}, "out": ["gpu1"], "unknown": {}}), "pass"),
-        (json.dumps({"written": NOW, "judges": True, "breaker": {"reason": "5 of 100"}, "out": [], "unknown": {}}), "fail"),
+        (json.dumps({"written": NOW - 181, "active": True}), "unknown"),
+        (json.dumps({"written": NOW, "active": False}), "pass"),
+        (json.dumps({"written": NOW, "active": True, "breaker": {}, "out": ["gpu1"], "unknown": {}}), "pass"),
+        (json.dumps({"written": NOW, "active": True, "breaker": {"reason": "5 of 100"}, "out": [], "unknown": {}}), "fail"),
     ],
 )
 def test_verification_reports_unknown(tmp_path: Path, last: str, verdict: str) -> None:
     """A missing, damaged or old decision is unknown; an open breaker fails with the command that resets it."""
     (tmp_path / "last").write_text(last)
-    found = load("judge_health").shown(tmp_path / "last", {"holder": "cp1", "interval_s": 60}, NOW)
+    found = load("evaluate_health").last_verdict(tmp_path / "last", {"holder": "cp1", "interval_s": 60}, NOW)
 
     assert found["verdict"] == verdict
     assert verdict == "pass" or found["fix"]

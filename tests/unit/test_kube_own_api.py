@@ -23,7 +23,7 @@ def test_wrong_endpoint_is_corrected(endpoint: str, addresses: list[str], wanted
     """The name of a load balancer stays, and without a known address nothing is written."""
     one = {"metadata": {"namespace": "kube-system", "name": "kubeadm-config"}, "data": {"ClusterConfiguration": ""}}
     one["data"]["ClusterConfiguration"] = yaml.safe_dump({"controlPlaneEndpoint": endpoint} if endpoint else {"kind": "x"})
-    found = plugin("kubespray", "kubespray").kubespray_origin([one], addresses)
+    found = plugin("kubespray", "kubespray").kubespray_join_patches([one], addresses)
 
     assert [yaml.safe_load(patch["patch"]["data"]["ClusterConfiguration"])["controlPlaneEndpoint"] for patch in found] == [wanted] * bool(
         wanted

@@ -200,7 +200,7 @@ def test_existing_host_cannot_change_its_control_groups(control: list[str], work
 
 
 def test_full_play_accepts_a_removal_by_another_tool() -> None:
-    """With `kubespray_whole` a missing host counts as removed."""
+    """With `kubespray_full_run` a missing host counts as removed."""
     chosen = choose(BEFORE, state(["cp1", "cp2"], ["w1", "w2"]), ALL, whole=True)
 
     assert playbooks(chosen.commands) == [("cluster.yml", ""), RENEWED]

@@ -91,7 +91,7 @@ def test_incomplete_settings_are_refused(tmp_path: Path) -> None:
     """The error names the missing setting and its file."""
     (tmp_path / "etcd.env").write_text("ETCD_NAME=etcd1\n", encoding="utf-8")
 
-    with pytest.raises(member.RefusedError, match="do not say its data_dir, endpoint, peer_urls"):
+    with pytest.raises(member.RefusedError, match="have no data_dir, endpoint, peer_urls"):
         member.find_member(settings(tmp_path))
 
 
@@ -105,10 +105,10 @@ def test_valid_snapshot_is_accepted() -> None:
     ("found", "wanted", "reason"),
     [
         ({}, {"cluster": "prod"}, "it is of cluster demo, and this is prod"),
-        ({"sha256": "bb"}, {}, "it is not what was saved"),
-        ({"revision": 91}, {}, "it is not what was saved"),
+        ({"sha256": "bb"}, {}, "it is damaged"),
+        ({"revision": 91}, {}, "it is damaged"),
         ({"version": "3.5.30"}, {}, "saved by etcd 3.6.1, and this host would restore it with 3.5.30"),
-        ({"identity": {"/pki/ca.crt": "22"}}, {}, "/pki/ca.crt differs"),
+        ({"identity": {"/pki/ca.crt": "22"}}, {}, "/pki/ca.crt changed since the backup"),
         ({}, {"members": {"m1": "a", "m2": "b"}}, "an even number cannot keep quorum"),
     ],
 )
@@ -124,7 +124,7 @@ def test_changed_keys_can_be_accepted() -> None:
     """After a rotation, the old encryption key may still be listed."""
     found = {**FOUND, "identity": {"/pki/ca.crt": "22"}}
 
-    assert restore.refusals(BACKUP, found, {**WANTED, "despite_identity": True}) == []
+    assert restore.refusals(BACKUP, found, {**WANTED, "ignore_identity": True}) == []
 
 
 def test_oldest_backups_are_removed() -> None:
@@ -149,9 +149,9 @@ def test_most_advanced_healthy_member_takes_the_backup() -> None:
     """The PKI comes from a control plane, if that is another host. Unhealthy and failed hosts are skipped."""
     looks = {"e1": look(5), "e2": look(9), "e3": look(99, leader=False), "e4": look(99, errors=("NOSPACE",))}
 
-    assert chosen.kube_backup_chosen(looks, ["cp1", "cp2"], ["e1", "e2", "e3", "e4", "cp2"]) == ["e2", "cp2"]
-    assert chosen.kube_backup_chosen(looks, ["e1", "e2"], ["e1", "e2", "e3", "e4"]) == ["e2"]
-    assert chosen.kube_backup_chosen(looks, ["cp1"], ["e3", "e4", "cp1"]) == []
+    assert chosen.kube_backup_hosts(looks, ["cp1", "cp2"], ["e1", "e2", "e3", "e4", "cp2"]) == ["e2", "cp2"]
+    assert chosen.kube_backup_hosts(looks, ["e1", "e2"], ["e1", "e2", "e3", "e4"]) == ["e2"]
+    assert chosen.kube_backup_hosts(looks, ["cp1"], ["e3", "e4", "cp1"]) == []
     assert "e4: errors ['NOSPACE']" in chosen.kube_backup_reasons(looks)
     assert chosen.kube_backup_reasons({}) == "the group etcd has no host"
 
@@ -187,7 +187,7 @@ def test_incomplete_copy_is_not_kept(tmp_path: Path) -> None:
     copy(tmp_path / ".new", "20260102T000000Z", data=b"dat").parent.rename(tmp_path / ".new/x")
     (tmp_path / ".new/x/m1").rename(tmp_path / ".new/m1")
 
-    with pytest.raises(ValueError, match="is not what m1 wrote"):
+    with pytest.raises(ValueError, match="differs from the file on m1"):
         copies.keep(tmp_path, 1)
     assert copies.find(tmp_path, "")[1]["taken"] == "20260101T000000Z"
 
@@ -195,17 +195,17 @@ def test_incomplete_copy_is_not_kept(tmp_path: Path) -> None:
 def test_verification_reports_age_and_damage(tmp_path: Path) -> None:
     """No backup is skipped; an old or unreadable one fails. Hosts without etcd are skipped."""
     known = settings(tmp_path, folder=str(tmp_path))
-    nothing = verify.look_backup(known, 30, 0.0)
+    nothing = verify.check_backup(known, 30, 0.0)
     part = tmp_path / "etcd-20260101T000000Z"
     part.mkdir()
     (part / "backup.json").write_text('{"taken": "20260101T000000Z", "etcd": null}', encoding="utf-8")
     taken = verify.calendar.timegm((2026, 1, 1, 0, 0, 0))
-    found = [verify.look_backup(known, 30, taken + 3600 * hours) for hours in (29, 31)]
+    found = [verify.check_backup(known, 30, taken + 3600 * hours) for hours in (29, 31)]
     (part / "backup.json").write_text("{", encoding="utf-8")
 
-    assert [one["verdict"] for one in (nothing, *found, verify.look_backup(known, 30, 0.0))] == ["skipped", "pass", "fail", "fail"]
+    assert [one["verdict"] for one in (nothing, *found, verify.check_backup(known, 30, 0.0))] == ["skipped", "pass", "fail", "fail"]
     assert "31 hours old" in found[1]["reason"]
-    assert verify.look_etcd(known, 3)["verdict"] == "skipped"
+    assert verify.check_etcd(known, 3)["verdict"] == "skipped"
 
 
 def test_etcd_needs_leader_alarms_and_members() -> None:
@@ -213,8 +213,8 @@ def test_etcd_needs_leader_alarms_and_members() -> None:
     well = {"leader": True, "errors": [], "members": {"a": "", "b": "", "c": ""}, "revision": 4}
     bad = ({"leader": False}, {"errors": ["NOSPACE"]}, {"members": {"a": ""}})
 
-    assert verify.judge_etcd("a", well, 3)["verdict"] == "pass"
-    assert [verify.judge_etcd("a", {**well, **one}, 3)["verdict"] for one in bad] == ["fail"] * 3
+    assert verify.etcd_verdict("a", well, 3)["verdict"] == "pass"
+    assert [verify.etcd_verdict("a", {**well, **one}, 3)["verdict"] for one in bad] == ["fail"] * 3
 
 
 def voters(alive: str) -> list[Any]:
@@ -243,7 +243,7 @@ def voters(alive: str) -> list[Any]:
 )
 def test_removal_that_breaks_the_quorum_is_refused(alive: str, leaving: str, expected: str) -> None:
     """Answering members must be a majority before and after. A host that is no member may be removed."""
-    error = quorum.refusal(voters(alive), [leaving, ""])
+    error = quorum.removal_refusal(voters(alive), [leaving, ""])
 
     assert bool(error) == bool(expected), error
     assert expected in error
@@ -254,16 +254,16 @@ def test_removal_that_breaks_the_quorum_is_refused(alive: str, leaving: str, exp
     ("alive", "away", "expected"),
     [
         ("+++", "m3", ""),
-        ("+-+", "m3", "while m3 is away 1 of 3 members of etcd answer, which is no majority (lost: m2)"),
+        ("+-+", "m3", "while m3 is down 1 of 3 members of etcd answer, which is no majority (lost: m2)"),
         ("++-", "m3", ""),  # The lost member itself; no other one may leave.
-        ("+++--", "m1", "while m1 is away 2 of 5 members of etcd answer"),
+        ("+++--", "m1", "while m1 is down 2 of 5 members of etcd answer"),
         ("++++-", "m1", ""),
         ("+", "m1", ""),  # No alternative exists.
     ],
 )
 def test_reboot_that_breaks_the_quorum_is_refused(alive: str, away: str, expected: str) -> None:
     """A rebooting member still counts, so the other answering members must be a majority of all."""
-    error = quorum.refusal_away(voters(alive), [away])
+    error = quorum.reboot_refusal(voters(alive), [away])
 
     assert bool(error) == bool(expected), error
     assert expected in error
@@ -272,12 +272,12 @@ def test_reboot_that_breaks_the_quorum_is_refused(alive: str, away: str, expecte
 
 def test_unresponsive_member_may_be_rebooted(tmp_path: Path) -> None:
     """A reboot may repair it; it cannot list the other members."""
-    assert quorum.ask_away(settings(tmp_path)) == ""
+    assert quorum.check_reboot(settings(tmp_path)) == ""
 
 
 def test_member_is_found_by_its_ipv6_address() -> None:
     """Brackets and port are ignored."""
-    assert quorum.leaves(quorum.Voter("x", ("https://[fd00::1]:2380",), well=True), ["fd00::1"])
+    assert quorum.is_named(quorum.Voter("x", ("https://[fd00::1]:2380",), answers=True), ["fd00::1"])
 
 
 def test_programs_import_siblings_by_path() -> None:

@@ -90,16 +90,16 @@ def test_certificates_are_read_and_keys_stay_on_the_host(tmp_path: Path) -> None
 def test_only_expiring_certificates_are_renewed(tmp_path: Path) -> None:
     """Selects kubeadm's certificates by its names, or all of them on request; never an authority."""
     patterns = host(tmp_path, **{"pki/apiserver": 89.0, "pki/ca": 10.0, "admin": 5.0})
-    read = judge.kube_certificates_read(files.read(patterns)[0], NOW)
+    read = filters.kube_certificates_read(files.read(patterns)[0], NOW)
 
     assert [(one["name"] or one["owner"], one["days"]) for one in read[:3]] == [
         ("admin.conf", 5.0),
         ("authority", 10.0),
         ("apiserver", 89.0),
     ]
-    assert judge.kube_certificates_due(read, 90, now=False) == ["admin.conf", "apiserver"]
-    assert judge.kube_certificates_due(read, 90, now=True) == ["admin.conf", "apiserver", "etcd-server"]
-    assert judge.kube_certificates_due(read, 5, now=False) == []
+    assert filters.kube_certificates_due(read, 90, now=False) == ["admin.conf", "apiserver"]
+    assert filters.kube_certificates_due(read, 90, now=True) == ["admin.conf", "apiserver", "etcd-server"]
+    assert filters.kube_certificates_due(read, 5, now=False) == []
 
 
 @pytest.mark.parametrize(
@@ -118,8 +118,8 @@ def test_only_expiring_certificates_are_renewed(tmp_path: Path) -> None:
 )
 def test_every_certificate_has_a_renewer(file: str, owner: str, name: str) -> None:
     """kubeadm, kubelet, Kubespray or the site, each with its own fix."""
-    assert judge.owner_of(file, authority=False)[:2] == (owner, name)
-    assert judge.FIXES[owner]
+    assert filters.owner_of(file, authority=False)[:2] == (owner, name)
+    assert filters.FIXES[owner]
 
 
 def test_pod_older_than_its_certificate_is_restarted() -> None:
@@ -133,23 +133,23 @@ def test_pod_older_than_its_certificate_is_restarted() -> None:
         {"program": "", "written": 900.0},
     ]
 
-    assert judge.kube_certificates_stale(read, {"kube-apiserver": 200.0, "etcd": 200.0, "kube-scheduler": 200.0}) == [
+    assert filters.kube_certificates_stale(read, {"kube-apiserver": 200.0, "etcd": 200.0, "kube-scheduler": 200.0}) == [
         "etcd",
         "kube-apiserver",
     ]
-    assert judge.kube_certificates_stale(read, {"kube-apiserver": 301.0}) == []
+    assert filters.kube_certificates_stale(read, {"kube-apiserver": 301.0}) == []
 
 
 def test_remaining_days_decide_and_unreadable_files_are_unknown(tmp_path: Path) -> None:
     """An expired certificate fails with date and renewer. No file at all is skipped."""
     patterns = host(tmp_path, **{"pki/apiserver": -2.0})
-    read = judge.kube_certificates_read(files.read(patterns)[0], NOW)
-    found = judge.kube_certificates_verdicts(read, ["/x: Permission denied"], "cp1", 30)
+    read = filters.kube_certificates_read(files.read(patterns)[0], NOW)
+    found = filters.kube_certificates_verdicts(read, ["/x: Permission denied"], "cp1", 30)
 
     assert [one["verdict"] for one in found] == ["fail", "pass", "pass", "pass", "unknown"]
-    assert "CN=pki/apiserver ran out on" in found[0]["reason"]
+    assert "CN=pki/apiserver expired on" in found[0]["reason"]
     assert (found[0]["fix"], found[-1]["device"]) == ("primus-bootstrap renew certificates", "/x")
-    assert [one["verdict"] for one in judge.kube_certificates_verdicts([], [], "n1", 30)] == ["skipped"]
+    assert [one["verdict"] for one in filters.kube_certificates_verdicts([], [], "n1", 30)] == ["skipped"]
 
 
 def test_mark_is_one_annotation() -> None:
@@ -157,17 +157,17 @@ def test_mark_is_one_annotation() -> None:
     before = yaml.safe_load(MANIFEST)
     bare = MANIFEST.replace("  annotations:\n    kubeadm.kubernetes.io/kube-apiserver.advertise-address.endpoint: 10.0.0.1:6443\n", "")
     for text in (MANIFEST, bare):
-        once = pod.with_mark(text, "2026-01-01T00:00:00Z")
-        twice = pod.with_mark(once, "2026-02-02T00:00:00Z")
+        once = pod.with_annotation(text, "2026-01-01T00:00:00Z")
+        twice = pod.with_annotation(once, "2026-02-02T00:00:00Z")
         after = yaml.safe_load(twice)
 
-        assert yaml.safe_load(once)["metadata"]["annotations"][pod.MARK] == "2026-01-01T00:00:00Z"
-        assert after["metadata"]["annotations"].pop(pod.MARK) == "2026-02-02T00:00:00Z"
+        assert yaml.safe_load(once)["metadata"]["annotations"][pod.ANNOTATION] == "2026-01-01T00:00:00Z"
+        assert after["metadata"]["annotations"].pop(pod.ANNOTATION) == "2026-02-02T00:00:00Z"
         assert after["metadata"]["name"] == "kube-apiserver"
         assert after["spec"] == before["spec"]
         assert after["metadata"]["annotations"] == (before["metadata"]["annotations"] if text is MANIFEST else {})
     with pytest.raises(ValueError, match="no `metadata:`"):
-        pod.with_mark("{}", "x")
+        pod.with_annotation("{}", "x")
 
 
 def test_start_time_is_read_from_proc(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def drained(api: FakeApi, name: str) -> bool:
 )
 def test_version_step_is_checked_against_the_nodes(running: list[str], target: str, expected: str) -> None:
     """One minor release at a time, also after an interrupted upgrade. Larger steps and downgrades are refused."""
-    error = judge.kube_upgrade_refusal(running, target)
+    error = filters.kube_upgrade_refusal(running, target)
 
     assert bool(error) == bool(expected)
     assert expected in error
@@ -70,13 +70,13 @@ def test_interrupted_upgrade_continues(tmp_path: Path) -> None:
             raise KeyboardInterrupt
 
     def left() -> list[str]:
-        unfinished = judge.kube_upgrade_unfinished(str(cordons.path))
-        found: list[str] = judge.kube_upgrade_left(workers, list(api.nodes.values()), NEWEST, unfinished)
+        unfinished = filters.kube_upgrade_unfinished(str(cordons.path))
+        found: list[str] = filters.kube_upgrade_pending(workers, list(api.nodes.values()), NEWEST, unfinished)
         return found
 
     with pytest.raises(KeyboardInterrupt):
         killed()
-    assert judge.kube_upgrade_versions(list(api.nodes.values())) == sorted({old, NEWEST})
+    assert filters.kube_upgrade_versions(list(api.nodes.values())) == sorted({old, NEWEST})
     assert left() == ["b", "c", "d", "new"]
     with cordons.around(batch):
         assert [drained(api, name) for name in ("b", "c", "foreign")] == [True, True, False]
@@ -89,9 +89,9 @@ def test_unreadable_record_is_an_error(tmp_path: Path) -> None:
     """Unfinished nodes are unknown then. Without a record there are none."""
     (tmp_path / "cordons.json").write_text(json.dumps([]), encoding="utf-8")
 
-    assert judge.kube_upgrade_unfinished(str(tmp_path / "nothing.json")) == []
+    assert filters.kube_upgrade_unfinished(str(tmp_path / "nothing.json")) == []
     with pytest.raises(AnsibleFilterError, match="cannot be read"):
-        judge.kube_upgrade_unfinished(str(tmp_path / "cordons.json"))
+        filters.kube_upgrade_unfinished(str(tmp_path / "cordons.json"))
 
 
 def test_workers_that_cannot_be_upgraded_are_reported() -> None:
@@ -99,14 +99,14 @@ def test_workers_that_cannot_be_upgraded_are_reported() -> None:
     nodes = [node("a", NEWEST), node("node-b", NEWEST, ready=False), node("c", NEWEST, ready=False)]
     workers = {"a": "", "b": "node-b", "c": "", "new": ""}
 
-    assert judge.kube_upgrade_away(workers, nodes, ["a", "b", "new"]) == {"b": "not Ready", "c": "does not answer"}
-    assert judge.kube_upgrade_left({"b": "node-b"}, nodes, NEWEST, []) == []
+    assert filters.kube_upgrade_unavailable(workers, nodes, ["a", "b", "new"]) == {"b": "not Ready", "c": "does not answer"}
+    assert filters.kube_upgrade_pending({"b": "node-b"}, nodes, NEWEST, []) == []
 
 
 def test_workers_are_upgraded_rack_by_rack() -> None:
     """Racks in order, large ones split, hosts without a rack last; each worker once."""
     racks = {"a": "r2", "b": "r1", "c": "r1", "d": "r1"}
 
-    assert judge.kube_upgrade_batches(["a", "b", "c", "d", "e"], racks, 0) == [["b", "c", "d"], ["a"], ["e"]]
-    assert judge.kube_upgrade_batches(["a", "b", "c", "d", "e"], racks, 2) == [["b", "c"], ["d"], ["a"], ["e"]]
-    assert judge.kube_upgrade_batches([], {}, 0) == []
+    assert filters.kube_upgrade_batches(["a", "b", "c", "d", "e"], racks, 0) == [["b", "c", "d"], ["a"], ["e"]]
+    assert filters.kube_upgrade_batches(["a", "b", "c", "d", "e"], racks, 2) == [["b", "c"], ["d"], ["a"], ["e"]]
+    assert filters.kube_upgrade_batches([], {}, 0) == []

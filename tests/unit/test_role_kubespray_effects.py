@@ -94,7 +94,7 @@ class Core:
         (Core("Running", "Failed"), "fail", ""),
         (Core("Pending", waiting="ImagePullBackOff"), "unknown", "ImagePullBackOff: not there"),
         (Core("Failed", why="DeadlineExceeded", waiting="ErrImagePull"), "unknown", "ErrImagePull: not there"),
-        (Core(), "unknown", "the API refused the pod: no room"),
+        (Core(), "unknown", "the API rejected the pod: no room"),
     ],
 )
 def test_the_pod(core: Core, verdict: str, reason: str) -> None:

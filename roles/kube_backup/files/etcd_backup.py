@@ -1,6 +1,6 @@
-"""Take a backup of what a Kubernetes cluster cannot be made again without: etcd's data, the PKI, the key that secrets are encrypted with.
+"""Back up what is needed to restore a Kubernetes cluster: etcd's data, the PKI and the encryption key of secrets.
 
-`etcd_backup.py SETTINGS.json` writes one folder, whole or not at all, and prints one line of JSON. A timer runs it, and so does the role.
+`etcd_backup.py SETTINGS.json` writes one folder, completely or not at all, and prints one line of JSON. A timer and the role run it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from etcd_member import Member, RefusedError, ask, find_member, health, inspect
+from etcd_member import Member, RefusedError, etcdctl, find_member, health, inspect
 
 SCHEMA = "primus.etcd-backup/1"
 # A snapshot of a large cluster (8 GiB) over a busy disk.
@@ -26,28 +26,28 @@ SAVE_S = 1800.0
 
 def digest(path: Path) -> str:
     """Return the SHA-256 of a file."""
-    made = hashlib.sha256()
+    checksum = hashlib.sha256()
     with path.open("rb") as file:
         while part := file.read(1 << 20):
-            made.update(part)
-    return made.hexdigest()
+            checksum.update(part)
+    return checksum.hexdigest()
 
 
-def present(patterns: list[str]) -> list[Path]:
-    """Return the files and folders that are there, once each, in order."""
+def existing_paths(patterns: list[str]) -> list[Path]:
+    """Return the existing files and folders, each once, sorted."""
     found = {path for pattern in patterns for path in Path("/").glob(pattern.lstrip("/"))}
     return sorted(found)
 
 
 def fingerprints(settings: dict[str, Any]) -> dict[str, str]:
-    """Return what tells one cluster's secrets from another's: sums of the authority's certificate and of the encryption key's file."""
-    return {str(path): digest(path) for path in present(settings["identity"]) if path.is_file()}
+    """Return the checksums of the files that identify the cluster: the CA's certificates and the file with the encryption key."""
+    return {str(path): digest(path) for path in existing_paths(settings["identity"]) if path.is_file()}
 
 
 def pack(folder: Path, settings: dict[str, Any]) -> int:
-    """Pack PKI, encryption configuration and manifests into one file; return how many files it holds."""
+    """Pack PKI, encryption configuration and manifests into one archive; return its number of files."""
     with tarfile.open(folder / "files.tar.gz", "w:gz") as archive:
-        for path in present(settings["files"]):
+        for path in existing_paths(settings["files"]):
             archive.add(path, arcname=str(path).lstrip("/"))
         count = len([one for one in archive.getmembers() if one.isfile()])
     (folder / "files.tar.gz").chmod(0o600)
@@ -55,47 +55,47 @@ def pack(folder: Path, settings: dict[str, Any]) -> int:
 
 
 def save(folder: Path, settings: dict[str, Any], member: Member) -> dict[str, Any]:
-    """Save etcd's data and check them.
+    """Save a snapshot of etcd and read it back.
 
     Raises:
-        RefusedError: The member is not well, or the snapshot cannot be read to its end.
+        RefusedError: The member has errors, or the snapshot cannot be read completely.
     """
     before = health(settings, member)
     if before["errors"]:
         raise RefusedError(
-            f"etcd reports {before['errors']}. Fix: see `etcdctl alarm list`; a full quota needs compaction and defragmentation."
+            f"etcd reports {before['errors']}. Fix: check `etcdctl alarm list`; a full quota needs compaction and defragmentation."
         )
     snapshot = folder / "snapshot.db"
-    ask(settings, member, "snapshot", "save", str(snapshot), limit_s=SAVE_S)
+    etcdctl(settings, member, "snapshot", "save", str(snapshot), limit_s=SAVE_S)
     snapshot.chmod(0o600)
-    # Its revision is that of the newest key: behind the member's own where nothing was written yet, or the last deletion is compacted.
+    # Its revision is that of the newest key. It is lower than the member's if nothing was written yet or the last deletion was compacted.
     found = inspect(settings, str(snapshot))
     return {**before, **found, "sha256": digest(snapshot), "bytes": snapshot.stat().st_size}
 
 
 def surplus(names: list[str], keep: int) -> list[str]:
-    """Return the backups that are to go: all but the newest ones."""
+    """Return the backups to remove: all but the newest `keep`."""
     return sorted((name for name in names if re.fullmatch(r"etcd-\d{8}T\d{6}Z", name)), reverse=True)[keep:]
 
 
 def shrunk(keys: int, earlier: list[int]) -> bool:
-    """Tell whether etcd holds less than half the keys that it once held: backups of an emptied one must not push out the full ones."""
+    """Return whether etcd has less than half the keys of an earlier backup: backups of an emptied etcd must not replace full ones."""
     return bool(earlier) and keys * 2 < max(earlier)
 
 
 def earlier_keys(folder: Path) -> list[int]:
-    """Return how many keys the backups of a folder hold."""
+    """Return the number of keys in each backup of a folder."""
     found = []
     for path in folder.glob("etcd-*/backup.json"):
         try:
             found.append(int((json.loads(path.read_text(encoding="utf-8")).get("etcd") or {}).get("keys", 0)))
         except (OSError, ValueError):
-            continue  # one that cannot be read says nothing
+            continue  # a damaged backup has no number
     return found
 
 
 def sync(path: Path) -> None:
-    """Have a file or folder on disk."""
+    """Flush a file or folder to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -104,10 +104,10 @@ def sync(path: Path) -> None:
 
 
 def take(settings: dict[str, Any]) -> dict[str, Any]:
-    """Take one backup; return what is written down with it.
+    """Take one backup; return its record.
 
     Raises:
-        RefusedError: etcd is there and gives no good snapshot.
+        RefusedError: The host has an etcd, and its snapshot failed or has far fewer keys than before.
     """
     root = Path(settings["folder"])
     new, stamp = root / ".new", time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
@@ -117,9 +117,9 @@ def take(settings: dict[str, Any]) -> dict[str, Any]:
         member = find_member(settings)
         etcd = {"member": member.name, **save(new, settings, member)} if member.form else None
         count = pack(new, settings)
-        made = {"schema": SCHEMA, "cluster": settings["cluster"], "host": settings["host"], "taken": stamp, "etcd": etcd, "files": count}
-        made["identity"] = fingerprints(settings)
-        (new / "backup.json").write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
+        record = {"schema": SCHEMA, "cluster": settings["cluster"], "host": settings["host"], "taken": stamp, "etcd": etcd, "files": count}
+        record["identity"] = fingerprints(settings)
+        (new / "backup.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
         (new / "backup.json").chmod(0o600)
         for path in (*new.iterdir(), new):
             sync(path)
@@ -130,16 +130,16 @@ def take(settings: dict[str, Any]) -> dict[str, Any]:
         shutil.rmtree(new, ignore_errors=True)
     if etcd and shrunk(etcd["keys"], earlier):
         raise RefusedError(
-            f"written to etcd-{stamp}, but etcd holds {etcd['keys']} keys and held {max(earlier)}: no earlier backup is removed. "
-            f"Fix: look what became of the data; where that is right, remove the larger ones in {root}."
+            f"written to etcd-{stamp}, but etcd has {etcd['keys']} keys and had {max(earlier)}: no earlier backup is removed. "
+            f"Fix: check whether data was lost; if not, remove the larger backups in {root}."
         )
     for name in surplus([path.name for path in root.iterdir()], int(settings["keep"])):
         shutil.rmtree(root / name)
-    return {**made, "folder": str(root / f"etcd-{stamp}")}
+    return {**record, "folder": str(root / f"etcd-{stamp}")}
 
 
 def main() -> int:
-    """Take a backup under the folder's lock."""
+    """Take a backup while holding the folder's lock."""
     os.umask(0o077)
     settings = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     Path(settings["folder"]).mkdir(mode=0o700, parents=True, exist_ok=True)

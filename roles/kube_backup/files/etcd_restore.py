@@ -1,17 +1,17 @@
-"""Put a snapshot in place of etcd's data, in steps that every member of the cluster does together: `etcd_restore.py SETTINGS.json STEP`.
+"""Replace etcd's data by a snapshot, in steps that all members run together: `etcd_restore.py SETTINGS.json STEP`.
 
-    look     what etcd this host runs, and what it says of itself          changes nothing
-    judge    whether this snapshot may become this cluster's data          changes nothing
-    hold     take the API server, and what writes through it, out of service
-    stop     stop etcd
-    restore  put the snapshot in place; what was there is set aside
-    start    start etcd
-    check    whether it answers, with the members and the data that it should have
-    release  put the API server back into service
-    finish   remove the copy of the backup
+    state      print this host's etcd and its status                        changes nothing
+    evaluate   check that this snapshot may become this cluster's data      changes nothing
+    stop_api   stop the API server and the programs that write through it
+    stop       stop etcd
+    restore    replace the data by the snapshot; the current data are moved aside
+    start      start etcd
+    check      check that etcd answers with the expected members and data
+    start_api  start the API server and the other programs
+    finish     remove the copy of the backup
 
-Each step is safe to repeat, and a restore that was killed is finished by doing it all again. Data are never removed: what is in
-place is set aside, the half of an earlier try too. Further words come as JSON on the standard input.
+Each step can be repeated, and running all steps again finishes an interrupted restore. Data are never deleted: the current data, also
+those of an incomplete attempt, are moved aside. Further parameters come as JSON on standard input.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from pathlib import Path
 from typing import Any
 
 from etcd_backup import digest, fingerprints
-from etcd_member import Member, RefusedError, api_answers, call, find_member, health, held, inspect, snapshot_program, wait_until
+from etcd_member import Member, RefusedError, api_answers, call, find_member, health, inspect, moved_manifest, snapshot_program, wait_until
 
-# In the order in which they are put back: without the API server the other two only fail.
+# In the order in which they are started: the other two need the API server.
 PODS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
 RESTORE_S = 1800.0
-# More than a cluster writes in the life of a backup: 1,000 writes a second make that many in eleven days.
+# More revisions than a cluster writes during the life of a backup: 1,000 writes per second reach it in eleven days.
 BUMP = 1_000_000_000
 
 
@@ -42,31 +42,33 @@ def minor(version: str) -> tuple[int, ...]:
 
 
 def refusals(backup: dict[str, Any], found: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
-    """Return why a snapshot must not become this cluster's data: one sentence a reason, each with its fix.
+    """Return why a snapshot must not become this cluster's data: one sentence per reason, each with its fix.
 
     Args:
-        backup: what was written down with the snapshot (backup.json).
-        found: of this host: the snapshot's `sha256`, `keys` and `revision` as read now, `identity`, `version` of the program that restores.
-        wanted: `cluster`, `members` (name to peer addresses), `despite_identity`.
+        backup: The record of the snapshot (backup.json).
+        found: From this host: the snapshot's `sha256`, `keys` and `revision`, `identity`, and `version` of the program that restores.
+        wanted: `cluster`, `members` (name -> peer URLs), `ignore_identity`.
     """
-    etcd, said = backup.get("etcd") or {}, []
+    etcd: dict[str, Any] = backup.get("etcd") or {}
+    reasons = []
     if backup.get("cluster") != wanted["cluster"]:
-        said.append(f"it is of cluster {backup.get('cluster')}, and this is {wanted['cluster']}. Fix: name a backup of this cluster.")
+        reasons.append(f"it is of cluster {backup.get('cluster')}, and this is {wanted['cluster']}. Fix: name a backup of this cluster.")
     if found["sha256"] != etcd.get("sha256") or found["revision"] != etcd.get("revision"):
-        said.append("it is not what was saved: its sum or revision differs. Fix: name another backup; this one is damaged.")
+        reasons.append("it is damaged: its checksum or revision differs from the record. Fix: name another backup.")
     if minor(found["version"]) < minor(etcd.get("version", "0.0")):
         text = f"it was saved by etcd {etcd['version']}, and this host would restore it with {found['version']}"
-        said.append(f"{text}. Fix: install that release of etcd here first.")
+        reasons.append(f"{text}. Fix: install that release of etcd on this host first.")
     other = [path for path, value in found["identity"].items() if backup.get("identity", {}).get(path, value) != value]
-    if other and not wanted.get("despite_identity"):
-        text = f"{', '.join(other)} differs from what the backup was taken with, so what is signed or encrypted in it could not be read"
-        said.append(
-            f"{text}. Fix: unpack files.tar.gz of the backup over / first, or kube_backup_restore_despite_identity where you know why."
+    if other and not wanted.get("ignore_identity"):
+        text = f"{', '.join(other)} changed since the backup, so signed and encrypted data in it could not be read"
+        reasons.append(
+            f"{text}. Fix: unpack files.tar.gz of the backup over / first, or set kube_backup_restore_ignore_identity if the change is "
+            "intended."
         )
     count = len(wanted["members"])
     if count % 2 == 0:
-        said.append(f"etcd would have {count} members: an even number cannot keep quorum. Fix: give the group etcd 1, 3 or 5 hosts.")
-    return said
+        reasons.append(f"etcd would have {count} members: an even number cannot keep quorum. Fix: give the group etcd 1, 3 or 5 hosts.")
+    return reasons
 
 
 def program_version(settings: dict[str, Any]) -> str:
@@ -76,32 +78,32 @@ def program_version(settings: dict[str, Any]) -> str:
 
 
 def can_bump(settings: dict[str, Any]) -> bool:
-    """Tell whether the program can let revisions go on above the former ones, so that no client takes old objects for news of today.
+    """Return whether the program can continue with higher revisions than before, so that clients do not take old objects for new ones.
 
     https://kubernetes.io/docs/tasks/administer-cluster/configure-upgrade-etcd/#restoring-an-etcd-cluster (read 2026-11); etcd 3.6 can.
     """
     return "--bump-revision" in call([snapshot_program(settings), "snapshot", "restore", "--help"])
 
 
-def judge(settings: dict[str, Any], member: Member, wanted: dict[str, Any]) -> dict[str, Any]:
-    """Judge the snapshot that lies on this host.
+def evaluate(settings: dict[str, Any], member: Member, wanted: dict[str, Any]) -> dict[str, Any]:
+    """Check the snapshot on this host.
 
     Raises:
-        RefusedError: It must not be restored here.
+        RefusedError: It must not be restored on this host.
     """
     if not member.form:
-        raise RefusedError("this host of group etcd runs no etcd. Fix: see kube_backup_env_file and kube_backup_manifest_dir.")
+        raise RefusedError("this host of group etcd runs no etcd. Fix: correct kube_backup_env_file or kube_backup_manifest_dir.")
     folder = Path(settings["incoming"])
     backup = json.loads((folder / "backup.json").read_text(encoding="utf-8"))
     found = inspect(settings, str(folder / "snapshot.db"))
     found |= {"sha256": digest(folder / "snapshot.db"), "identity": fingerprints(settings), "version": program_version(settings)}
-    if said := refusals(backup, found, wanted):
-        raise RefusedError("this snapshot cannot be restored: " + " And ".join(said))
+    if reasons := refusals(backup, found, wanted):
+        raise RefusedError("this snapshot cannot be restored: " + " And ".join(reasons))
     return {"snapshot": {name: found[name] for name in ("sha256", "revision", "keys")}, "bump": can_bump(settings)}
 
 
 def runs(name: str) -> bool:
-    """Tell whether a program of this name runs."""
+    """Return whether a program with this name runs."""
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):
             if path.read_bytes().split(b"\0")[0].rsplit(b"/", 1)[-1] == name.encode():
@@ -110,37 +112,37 @@ def runs(name: str) -> bool:
 
 
 def move_out(settings: dict[str, Any], name: str) -> bool:
-    """Take a static pod's manifest out of kubelet's sight."""
-    here, away = Path(settings["manifest_dir"]) / f"{name}.yaml", held(settings, name)
-    if not here.is_file():
+    """Move a static pod's manifest out of kubelet's folder, which stops the pod; return whether it was there."""
+    in_place, moved = Path(settings["manifest_dir"]) / f"{name}.yaml", moved_manifest(settings, name)
+    if not in_place.is_file():
         return False
-    away.parent.mkdir(mode=0o700, exist_ok=True)
-    here.rename(away)
+    moved.parent.mkdir(mode=0o700, exist_ok=True)
+    in_place.rename(moved)
     return True
 
 
 def move_in(settings: dict[str, Any], name: str) -> bool:
-    """Give it back."""
-    away = held(settings, name)
-    if not away.is_file():
+    """Move a static pod's manifest back; return whether it had been moved."""
+    moved = moved_manifest(settings, name)
+    if not moved.is_file():
         return False
-    away.rename(Path(settings["manifest_dir"]) / f"{name}.yaml")
-    with suppress(OSError):  # others may still wait in it
-        away.parent.rmdir()
+    moved.rename(Path(settings["manifest_dir"]) / f"{name}.yaml")
+    with suppress(OSError):  # other manifests may still be in it
+        moved.parent.rmdir()
     return True
 
 
-def hold(settings: dict[str, Any], _member: Member, _wanted: dict[str, Any]) -> dict[str, Any]:
-    """Stop the API server and what acts through it, and wait until none runs."""
+def stop_api(settings: dict[str, Any], _member: Member, _wanted: dict[str, Any]) -> dict[str, Any]:
+    """Stop the API server and the programs that write through it, and wait until none runs."""
     moved = [name for name in PODS if move_out(settings, name)]
     for name in PODS:
-        if held(settings, name).is_file():
+        if moved_manifest(settings, name).is_file():
             wait_until(lambda name=name: not runs(name), settings["wait_s"], f"{name} did not stop")  # type: ignore[misc]
-    return {"changed": bool(moved), "held": moved}
+    return {"changed": bool(moved), "moved": moved}
 
 
 def data_in_use(data: Path) -> bool:
-    """Tell whether an etcd has these data open: it holds a lock on its file."""
+    """Return whether an etcd has the data open: it locks its file."""
     try:
         with (data / "member/snap/db").open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -152,7 +154,7 @@ def data_in_use(data: Path) -> bool:
 
 
 def stop(settings: dict[str, Any], member: Member, _wanted: dict[str, Any]) -> dict[str, Any]:
-    """Stop etcd, and wait until nobody has its data open."""
+    """Stop etcd, and wait until no process has its data open."""
     if member.form == "systemd":
         call(["systemctl", "stop", settings["unit"]], limit_s=settings["wait_s"])
     else:
@@ -162,23 +164,23 @@ def stop(settings: dict[str, Any], member: Member, _wanted: dict[str, Any]) -> d
 
 
 def unused(folder: Path, name: str) -> Path:
-    """Return a name in a folder that nothing has."""
+    """Return a path in a folder that does not exist."""
     return next(path for number in range(1, 1000) if not (path := folder / (f"{name}-{number}" if number > 1 else name)).exists())
 
 
 def restore(settings: dict[str, Any], member: Member, wanted: dict[str, Any]) -> dict[str, Any]:
-    """Put the snapshot in place of the data. Within the data folder, since that may be a file system of its own."""
+    """Replace the data by the snapshot, within the data folder, which may be a separate file system."""
     data = Path(member.data_dir)
     if data_in_use(data):
         raise RefusedError("etcd runs. Fix: run the whole restore again.")
-    data.mkdir(mode=0o700, parents=True, exist_ok=True)  # of a disk that was lost nothing is there
+    data.mkdir(mode=0o700, parents=True, exist_ok=True)  # a replaced disk is empty
     draft, owner = data / "primus-restoring", data.stat()
     shutil.rmtree(draft, ignore_errors=True)
     members = ",".join(f"{name}={url}" for name, urls in sorted(wanted["members"].items()) for url in urls.split(","))
     words = ["--name", member.name, "--initial-cluster", members, "--initial-advertise-peer-urls", member.peer_urls]
-    # Members that were not restored together must not find each other.
+    # Members that were not restored together must not form a cluster.
     words += ["--initial-cluster-token", f"primus-{wanted['token']}", "--data-dir", str(draft)]
-    # The same on every member, or their data would differ.
+    # The same on all members, else their data would differ.
     words += ["--bump-revision", str(BUMP), "--mark-compacted"] if wanted.get("bump") else []
     call([snapshot_program(settings), "snapshot", "restore", str(Path(settings["incoming"]) / "snapshot.db"), *words], limit_s=RESTORE_S)
     for path in (draft, *draft.rglob("*")):
@@ -192,7 +194,7 @@ def restore(settings: dict[str, Any], member: Member, wanted: dict[str, Any]) ->
 
 
 def start(settings: dict[str, Any], member: Member, _wanted: dict[str, Any]) -> dict[str, Any]:
-    """Start etcd; it is not waited for, since it answers only when a majority has started."""
+    """Start etcd without waiting, because it answers only when a majority has started."""
     if member.form == "systemd":
         call(["systemctl", "start", "--no-block", settings["unit"]])
         return {"changed": True}
@@ -200,10 +202,10 @@ def start(settings: dict[str, Any], member: Member, _wanted: dict[str, Any]) -> 
 
 
 def check(settings: dict[str, Any], member: Member, wanted: dict[str, Any]) -> dict[str, Any]:
-    """Wait until etcd answers with a leader, and see that its members and its data are those of the restore.
+    """Wait until etcd answers with a leader, and check that its members and revision are those of the restore.
 
     Raises:
-        RefusedError: It does not answer, or with something else.
+        RefusedError: It does not answer, or has other members or an older revision.
     """
     seen: dict[str, Any] = {}
 
@@ -222,8 +224,8 @@ def check(settings: dict[str, Any], member: Member, wanted: dict[str, Any]) -> d
     return {"health": seen}
 
 
-def release(settings: dict[str, Any], _member: Member, _wanted: dict[str, Any]) -> dict[str, Any]:
-    """Put the API server back, wait until it is ready, then those that act through it."""
+def start_api(settings: dict[str, Any], _member: Member, _wanted: dict[str, Any]) -> dict[str, Any]:
+    """Start the API server, wait until it is ready, then start the other programs."""
     moved = move_in(settings, PODS[0])
     if (Path(settings["manifest_dir"]) / f"{PODS[0]}.yaml").is_file():
         wait_until(lambda: api_answers(settings), settings["wait_s"], "the API server did not become ready")
@@ -237,8 +239,8 @@ def finish(settings: dict[str, Any], _member: Member, _wanted: dict[str, Any]) -
     return {"changed": True}
 
 
-def look(settings: dict[str, Any], member: Member, _wanted: dict[str, Any]) -> dict[str, Any]:
-    """Return the member of this host and its health; empty where it does not answer."""
+def state(settings: dict[str, Any], member: Member, _wanted: dict[str, Any]) -> dict[str, Any]:
+    """Return the member of this host and its health; an empty health if it does not answer."""
     if not member.form:
         return {"member": member.to_json(), "health": {}, "reason": "no etcd on this host"}
     try:
@@ -247,11 +249,11 @@ def look(settings: dict[str, Any], member: Member, _wanted: dict[str, Any]) -> d
         return {"member": member.to_json(), "health": {}, "reason": str(error)}
 
 
-STEPS = {step.__name__: step for step in (look, judge, hold, stop, restore, start, check, release, finish)}
+STEPS = {step.__name__: step for step in (state, evaluate, stop_api, stop, restore, start, check, start_api, finish)}
 
 
 def main() -> int:
-    """Do one step and print what came of it."""
+    """Run one step and print its result."""
     os.umask(0o077)
     settings = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     wanted = json.loads("" if sys.stdin.isatty() else sys.stdin.read() or "{}")

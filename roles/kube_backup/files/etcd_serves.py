@@ -1,6 +1,6 @@
-"""Wait until what this host serves answers again, after a reboot for example: `etcd_serves.py SETTINGS.json SECONDS`.
+"""Wait until this host's own etcd member and API server answer, for example after a reboot: `etcd_serves.py SETTINGS.json SECONDS`.
 
-Its own member of etcd and its own API server, each where it is here; that others answer says nothing of these. It changes nothing.
+A host without one of them does not wait for it. Other members and API servers are not contacted. It changes nothing.
 """
 
 from __future__ import annotations
@@ -10,23 +10,23 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from etcd_member import Member, RefusedError, api_answers, ask, find_member, wait_until
+from etcd_member import Member, RefusedError, api_answers, etcdctl, find_member, wait_until
 
 
 def member_serves(settings: dict[str, Any], member: Member) -> bool:
-    """Tell whether the member reads through its leader, which one that is alone, or that lags behind the others, cannot."""
+    """Return whether the member can read through its leader. A member that is isolated or far behind the others cannot."""
     try:
-        said = ask(settings, member, "endpoint", "health")
+        answers = etcdctl(settings, member, "endpoint", "health")
     except RefusedError:
         return False
-    return isinstance(said, list) and bool(said) and all(one.get("health") for one in said)
+    return isinstance(answers, list) and bool(answers) and all(one.get("health") for one in answers)
 
 
 def wait(settings: dict[str, Any], limit_s: float) -> list[str]:
-    """Return what serves here, once all of it does.
+    """Wait for both, and return the names of those that this host has.
 
     Raises:
-        RefusedError: Something does not within the time.
+        RefusedError: One does not answer within the time.
     """
     member, found = find_member(settings), []
     if member.form:
@@ -39,7 +39,7 @@ def wait(settings: dict[str, Any], limit_s: float) -> list[str]:
 
 
 def main() -> int:
-    """Wait, and print what serves."""
+    """Wait, and print what answers."""
     try:
         print(json.dumps(wait(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")), float(sys.argv[2]))))
     except (RefusedError, OSError) as error:

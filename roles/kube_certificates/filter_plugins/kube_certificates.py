@@ -1,5 +1,5 @@
 # ruff: noqa: INP001 (Ansible loads it by path)
-"""What the role `kube_certificates` decides on the controller: which certificates run out, who renews them, which pods start anew."""
+"""Filters that decide which certificates are renewed, who renews the others, and which pods are restarted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 SCHEMA = "primus.verdict/1"
 SOURCE = "roles/kube_certificates/meta/argument_specs.yml"
-# What `kubeadm certs renew` calls each, and the program that reads it: https://kubernetes.io/docs/tasks/administer-cluster/kubeadm/kubeadm-certs/
+# File -> (name in `kubeadm certs renew`, program that reads it): https://kubernetes.io/docs/tasks/administer-cluster/kubeadm/kubeadm-certs/
 # (read 2026-11). A client certificate that only kubectl or a probe reads needs no restart.
 _API, _ETCD = "kube-apiserver", "etcd"
 KUBEADM = {
@@ -32,19 +32,19 @@ KUBEADM = {
     "controller-manager.conf": ("controller-manager.conf", "kube-controller-manager"),
     "scheduler.conf": ("scheduler.conf", "kube-scheduler"),
 }
-# One after the other, the database first: the API server's own readiness then speaks for both.
+# The order of restarts. etcd is first, so that the readiness of the API server covers both.
 ORDER = (_ETCD, _API, "kube-controller-manager", "kube-scheduler")
 FIXES = {
     "kubeadm": "primus-bootstrap renew certificates",
-    "kubelet": "kubelet renews it by itself: see `journalctl -u kubelet`, and rotateCertificates in its configuration",
-    "kubespray": "apply again with force_etcd_cert_refresh: true, which makes etcd's certificates anew",
-    "authority": "an authority is replaced by hand: https://kubernetes.io/docs/tasks/tls/manual-rotation-of-ca-certificates/",
-    "site": "whoever wrote this file renews it",
+    "kubelet": "kubelet renews it by itself: check `journalctl -u kubelet`, and rotateCertificates in its configuration",
+    "kubespray": "set force_etcd_cert_refresh: true in hosts.yaml and apply, which renews etcd's certificates",
+    "authority": "replace the CA manually: https://kubernetes.io/docs/tasks/tls/manual-rotation-of-ca-certificates/",
+    "site": "renew it with the tool that created this file",
 }
 
 
 def owner_of(file: str, *, authority: bool) -> tuple[str, str, str]:
-    """Return who renews a certificate, under which name, and which program must start anew for it."""
+    """Return who renews a certificate, its name in kubeadm, and the program that must be restarted after it."""
     if authority:
         return "authority", "", ""
     kubernetes = re.match(r".*/(?:pki|ssl)/(etcd/[^/]+|[^/]+)$", file)
@@ -58,11 +58,11 @@ def owner_of(file: str, *, authority: bool) -> tuple[str, str, str]:
 
 
 def kube_certificates_read(found: Sequence[Mapping[str, Any]], now: float | None = None) -> list[dict[str, Any]]:
-    """Return what the certificates of a host say, those that run out first.
+    """Return the certificates of a host, those that expire first at the beginning.
 
     Args:
-        found: What the module kube_certificate_files read: `file`, `pem`, `written`.
-        now: Seconds since the epoch; the present where it is not given.
+        found: The result of the module kube_certificate_files: `file`, `pem`, `written`.
+        now: Seconds since the epoch; None = the current time.
     """
     read = []
     moment = dt.datetime.fromtimestamp(time.time() if now is None else now, tz=dt.UTC)
@@ -70,15 +70,15 @@ def kube_certificates_read(found: Sequence[Mapping[str, Any]], now: float | None
         try:
             certificate = x509.load_pem_x509_certificate(one["pem"].encode("ascii"))
         except ValueError as error:
-            raise AnsibleFilterError(f"{one['file']} holds no certificate that can be read: {error}") from error
-        owner, name, program = owner_of(one["file"], authority=_signs(certificate))
+            raise AnsibleFilterError(f"{one['file']} has no readable certificate: {error}. Fix: restore the file") from error
+        owner, name, program = owner_of(one["file"], authority=_is_authority(certificate))
         left = (certificate.not_valid_after_utc - moment).total_seconds() / 86400
         words = {"owner": owner, "name": name, "program": program, "subject": certificate.subject.rfc4514_string(), "days": round(left, 1)}
         read.append({"file": one["file"], "written": one["written"], "not_after": f"{certificate.not_valid_after_utc:%Y-%m-%d}", **words})
     return sorted(read, key=lambda one: (one["days"], one["file"]))
 
 
-def _signs(certificate: x509.Certificate) -> bool:
+def _is_authority(certificate: x509.Certificate) -> bool:
     try:
         return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
     except x509.ExtensionNotFound:
@@ -86,14 +86,14 @@ def _signs(certificate: x509.Certificate) -> bool:
 
 
 def kube_certificates_due(read: Sequence[Mapping[str, Any]], before_days: float, now: bool) -> list[str]:  # noqa: FBT001 - Jinja's order
-    """Return what kubeadm is to renew: what has fewer days left than that, or everything of its own where that is asked for."""
+    """Return the certificates that kubeadm must renew: those with fewer than `before_days` days left, or all with `now`."""
     return sorted({one["name"] for one in read if one["owner"] == "kubeadm" and (now or one["days"] < before_days)})
 
 
 def kube_certificates_stale(read: Sequence[Mapping[str, Any]], running: Mapping[str, float]) -> list[str]:
-    """Return the programs that run since before a certificate of theirs was written, in the order in which they start anew.
+    """Return the programs that started before one of their certificates was written, in the order of their restarts.
 
-    So a run that was killed between renewal and restart is finished by the next. A program that does not run here is none of these.
+    So the next run completes one that was killed between renewal and restart. Programs that do not run on this host are left out.
     """
     stale = {one["program"] for one in read if one["program"] in running and running[one["program"]] < one["written"]}
     return [name for name in ORDER if name in stale]
@@ -107,19 +107,19 @@ def kube_certificates_verdicts(
     found = []
     for one in read:
         words = {"device": one["file"], "expected": f">= {least_days:.0f}", "found": f"{one['days']:.0f}", "unit": "days"}
-        bad = one["days"] < least_days
-        reason = f"{one['subject']} {'ran' if one['days'] < 0 else 'runs'} out on {one['not_after']}" if bad else ""
-        more = {"reason": reason, "fix": FIXES[one["owner"]]} if bad else {}
-        found.append({"check": "kube_certificates.valid", "verdict": "fail" if bad else "pass", **words, **more, **fixed})
-    unknown = {"check": "kube_certificates.valid", "verdict": "unknown", "fix": "see the file's rights and its disk", **fixed}
+        is_due = one["days"] < least_days
+        reason = f"{one['subject']} {'expired' if one['days'] < 0 else 'expires'} on {one['not_after']}" if is_due else ""
+        more = {"reason": reason, "fix": FIXES[one["owner"]]} if is_due else {}
+        found.append({"check": "kube_certificates.valid", "verdict": "fail" if is_due else "pass", **words, **more, **fixed})
+    unknown = {"check": "kube_certificates.valid", "verdict": "unknown", "fix": "check the permissions of the file and its disk", **fixed}
     found += [{**unknown, "device": reason.split(":", maxsplit=1)[0], "reason": reason} for reason in unread]
     if not found:
-        found.append({**unknown, "verdict": "skipped", "reason": "no certificate of Kubernetes on this host", "fix": ""})
+        found.append({**unknown, "verdict": "skipped", "reason": "this host has no certificates of Kubernetes", "fix": ""})
     return found
 
 
 class FilterModule:
-    """Ansible finds filters through this class."""
+    """The filters of this file."""
 
     def filters(self) -> dict[str, Any]:
         """Return the filters by name."""

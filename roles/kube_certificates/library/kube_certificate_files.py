@@ -1,7 +1,8 @@
 #!/usr/bin/python
-"""Read Kubernetes' certificates of a host, and since when its control plane runs: the Ansible module `kube_certificate_files`.
+"""Read the Kubernetes certificates of a host, and when its control plane started: the Ansible module `kube_certificate_files`.
 
-It changes nothing, and hands over certificates alone: keys that stand beside them in kubeconfigs and PEM files stay on the host.
+Own module: community.crypto.x509_certificate_info needs a library on the host and cannot read the certificate in a kubeconfig. This one
+changes nothing and returns certificates only: private keys in kubeconfigs and PEM files stay on the host.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ CLIENT = re.compile(r"client-certificate-data:\s*[\"']?([A-Za-z0-9+/=]+)")
 
 
 def certificate_in(text: str) -> str:
-    """Return the first certificate of a file, of a kubeconfig that of its user; empty where there is none."""
+    """Return the first certificate of a file, or the user's certificate of a kubeconfig; empty if there is none."""
     coded = CLIENT.search(text)
     if coded:
         with suppress(ValueError, binascii.Error):
@@ -33,7 +34,7 @@ def certificate_in(text: str) -> str:
 
 
 def read(patterns: list[str]) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return the certificates of these files, once each wherever links lead, and the files that cannot be read."""
+    """Return the certificates of these files, each once even if several links name it, and the files that cannot be read."""
     found: dict[str, dict[str, Any]] = {}
     unread = []
     for path in sorted({str(name) for pattern in patterns for name in Path("/").glob(pattern.lstrip("/"))}):
@@ -50,7 +51,7 @@ def read(patterns: list[str]) -> tuple[list[dict[str, Any]], list[str]]:
 
 
 def main() -> None:
-    """Read the arguments, look, and report."""
+    """Read the certificates and the running programs."""
     module = AnsibleModule(
         argument_spec={"patterns": {"type": "list", "elements": "str", "required": True}},
         supports_check_mode=True,

@@ -1,4 +1,4 @@
-"""Since when the programs of Kubernetes' control plane run on this host."""  # noqa: INP001 - Ansible loads it by path
+"""Read when the programs of the Kubernetes control plane on this host were started."""  # noqa: INP001 - Ansible loads it by path
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler
 
 
 def started(stat: str, uptime_s: float, now: float, ticks: int) -> float:
-    """Return when a process began, in seconds since the epoch, from its line in /proc/PID/stat."""
+    """Return the start time of a process in seconds since the epoch, from its line in /proc/PID/stat."""
     return now - uptime_s + int(stat.rsplit(")", 1)[1].split()[19]) / ticks
 
 
 def running(proc: Path, now: float) -> dict[str, float]:
-    """Return since when each program of the control plane runs; one that does not run is not there."""
+    """Return the start time of each running program of the control plane."""
     uptime_s, ticks = float((proc / "uptime").read_text(encoding="ascii").split()[0]), os.sysconf("SC_CLK_TCK")
     found: dict[str, float] = {}
     for path in proc.glob("[0-9]*/cmdline"):

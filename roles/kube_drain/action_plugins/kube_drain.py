@@ -1,4 +1,7 @@
-"""Empty a Node, wait for it, give it back or forget it, on the controller: the Ansible action `kube_drain`."""  # noqa: INP001 - Ansible loads plugins by path
+"""Drain, uncordon, delete or wait for a Node, on the controller: the Ansible action `kube_drain`.
+
+Own plugin: `kubernetes.core.k8s_drain` does not wait for jobs, and does not record who drained a Node and why.
+"""  # noqa: INP001 - Ansible loads plugins by path
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ OWNER = "primus-bootstrap"
 
 
 class ActionModule(ActionBase):
-    """`drained` cordons the Node of a host and empties it, `ready` waits for it, `back` lifts that again, `forgotten` deletes it."""
+    """`drained` cordons and drains the Node of a host, `ready` waits for it, `uncordoned` ends a drain, `deleted` deletes the Node."""
 
     _VALID_ARGS = frozenset({"kubeconfig", "state", "host", "reason", "wait_s", "evict_s", "force"})
 
@@ -32,18 +35,18 @@ class ActionModule(ActionBase):
         node = str(hostvars[host].get("kube_override_hostname") or host) if host in hostvars else host
         try:
             api = Server(Path(args["kubeconfig"]))
-            if args["state"] == "forgotten":
+            if args["state"] == "deleted":
                 changed = drain.delete_node(api, node, dry_run=check)
             elif args["state"] == "ready":
                 changed = False
                 node_ready.wait_for(api, node, float(args["wait_s"]))
-            elif args["state"] == "back":
+            elif args["state"] == "uncordoned":
                 changed = bool(node_quarantine.lift_mark(api, [node], mark="drain", reason=reason, dry_run=check))
             else:
                 options = drain.DrainOptions(float(args["wait_s"]), float(args["evict_s"]), force=bool(args["force"]))
                 record = {"owner": OWNER, "reason": reason, "time": round(time.time()), "host": host}
                 changed = drain.Drain(api, node, options).run(record, dry_run=check)
         except PrimusError as problem:
-            # Returned: of an exception Ansible evaluates no failed_when and no until.
+            # Returned, because Ansible evaluates failed_when and until for results only, not for exceptions.
             return {**result, "failed": True, "msg": f"{problem.what}. Fix: {problem.fix}"}
         return {**result, "changed": changed}

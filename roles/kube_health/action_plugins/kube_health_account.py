@@ -1,4 +1,7 @@
-"""Make the account with which a control plane judges the health of Nodes, on the controller: the Ansible action `kube_health_account`."""  # noqa: INP001 - Ansible loads plugins by path
+"""Create the service account with which control planes evaluate the health of Nodes: the Ansible action `kube_health_account`.
+
+Own plugin: it applies the objects through the package's API client and waits for the token in one step on the controller.
+"""  # noqa: INP001 - Ansible loads plugins by path
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ class ActionModule(ActionBase):
     _VALID_ARGS = frozenset({"kubeconfig", "objects", "state"})
 
     def run(self, tmp: None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Return whether anything was changed, and the token, which is a secret."""
+        """Return whether anything changed, and the token, which is a secret."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         try:
             from primus_bootstrap.core.errors import PrimusError  # noqa: PLC0415 - where it is missing the error has a fix
@@ -42,11 +45,11 @@ class ActionModule(ActionBase):
 
     @staticmethod
     def _token(api: Any, path: str) -> str:
-        """Wait until the token has been made, which a controller does."""
+        """Wait until kube-controller-manager has created the token, and return it."""
         deadline = time.monotonic() + TOKEN_S
         while time.monotonic() < deadline:
             if text := (api.get(path).get("data") or {}).get("token"):
                 return base64.b64decode(text).decode()
             time.sleep(0.5)
-        fix = "see whether kube-controller-manager runs, which makes it; then the same again"
-        raise AnsibleActionFail(f"the account's token was not made within {TOKEN_S:g} s. Fix: {fix}")
+        fix = "check that kube-controller-manager runs, which creates it, then run the same command again"
+        raise AnsibleActionFail(f"the token of the service account was not created within {TOKEN_S:g} s. Fix: {fix}")

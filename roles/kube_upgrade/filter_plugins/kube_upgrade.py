@@ -1,5 +1,5 @@
 # ruff: noqa: INP001 (Ansible loads it by path)
-"""What the role `kube_upgrade` decides on the controller: whether a cluster may go to a version, and which workers go together."""
+"""Filters that decide whether a cluster may be upgraded to a version, and in which batches its workers are upgraded."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def kube_upgrade_versions(nodes: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def kube_upgrade_refusal(running: Sequence[str], wanted: str) -> str:
-    """Return why the cluster must not go to a version, with the fix; empty where it may.
+    """Return why the cluster must not be upgraded to a version, with the fix; empty if it may.
 
     Raises:
-        AnsibleFilterError: The package that knows the releases is not there.
+        AnsibleFilterError: primus_bootstrap cannot be imported.
     """
     try:
         from primus_bootstrap.core.errors import PlanError  # noqa: PLC0415 - where it is missing the error has a fix
@@ -41,10 +41,10 @@ def kube_upgrade_refusal(running: Sequence[str], wanted: str) -> str:
 
 
 def kube_upgrade_unfinished(note: str) -> list[str]:
-    """Return the Nodes that a run which was cut short has not brought to its end, by the note that it left in the state folder.
+    """Return the Nodes that an interrupted upgrade has not finished, from its record in the state folder.
 
     Raises:
-        AnsibleFilterError: The note is there and cannot be read, or the package that reads it is not there.
+        AnsibleFilterError: The record cannot be read, or primus_bootstrap cannot be imported.
     """
     try:
         from primus_bootstrap.core.errors import RunError  # noqa: PLC0415 - where it is missing the error has a fix
@@ -59,51 +59,53 @@ def kube_upgrade_unfinished(note: str) -> list[str]:
     return [*found["taking"], *found["unfinished"]]
 
 
-def kube_upgrade_left(workers: Mapping[str, str], nodes: Sequence[Mapping[str, Any]], wanted: str, unfinished: Sequence[str]) -> list[str]:
-    """Return the workers that are not there yet: of another version, of a run that was cut short, or unknown to the API.
+def kube_upgrade_pending(
+    workers: Mapping[str, str], nodes: Sequence[Mapping[str, Any]], wanted: str, unfinished: Sequence[str]
+) -> list[str]:
+    """Return the workers to upgrade: those with another version, of an interrupted upgrade, or unknown to the API.
 
-    A cordon says nothing of that: one that is there, and that somebody has cordoned, is left alone.
+    A cordon does not matter: a worker with the version that somebody has cordoned is not changed.
 
     Args:
-        workers: each with the name of its Node, empty where it is the host's.
-        nodes: as the API has them.
-        wanted: the version to go to.
-        unfinished: Nodes of a run that was cut short.
+        workers: Host -> name of its Node; empty if it is the host's name.
+        nodes: The Nodes from the API.
+        wanted: The version to upgrade to.
+        unfinished: Nodes of an interrupted upgrade.
     """
     done = {node["metadata"]["name"] for node in nodes if _version(node) == wanted} - set(unfinished)
     return [host for host, node in workers.items() if (node or host) not in done]
 
 
-def kube_upgrade_away(workers: Mapping[str, str], nodes: Sequence[Mapping[str, Any]], answering: Sequence[str]) -> dict[str, str]:
-    """Return the workers that cannot be upgraded now, each with why: its host does not answer, or its Node is not Ready.
+def kube_upgrade_unavailable(workers: Mapping[str, str], nodes: Sequence[Mapping[str, Any]], reachable: Sequence[str]) -> dict[str, str]:
+    """Return the workers that cannot be upgraded now, with the reason: the host does not answer, or its Node is not Ready.
 
-    One of them would end every play of Kubespray for all others, or be cordoned, drained in vain and left.
+    One of them would end Kubespray's plays for all others, or would be cordoned and never drained.
     """
     ready = {node["metadata"]["name"]: _is_ready(node) for node in nodes}
-    silent = {host: "does not answer" for host in workers if host not in answering}
-    return {host: "not Ready" for host, node in workers.items() if not ready.get(node or host, True)} | silent
+    unreachable = {host: "does not answer" for host in workers if host not in reachable}
+    return {host: "not Ready" for host, node in workers.items() if not ready.get(node or host, True)} | unreachable
 
 
 def _is_ready(node: Mapping[str, Any]) -> bool:
     return any(one["type"] == "Ready" and one["status"] == "True" for one in node["status"].get("conditions") or ())
 
 
-def kube_upgrade_batches(left: Sequence[str], racks: Mapping[str, str], most: int) -> list[list[str]]:
-    """Return the workers that go together: a rack at a time, and of a large one so many at most (0 = all of it).
+def kube_upgrade_batches(workers: Sequence[str], racks: Mapping[str, str], most: int) -> list[list[str]]:
+    """Return the batches of workers: one rack at a time, with at most `most` workers (0 = the whole rack).
 
-    A job that keeps to a rack is then disturbed once. Hosts without a rack come last, together.
+    A job within one rack is then interrupted once. Hosts without a rack come last, together.
     """
-    order = sorted({racks[host] for host in left if host in racks})
-    groups = [[host for host in left if racks.get(host) == rack] for rack in order] + [[host for host in left if host not in racks]]
-    size = most if most > 0 else max(len(left), 1)
+    order = sorted({racks[host] for host in workers if host in racks})
+    groups = [[host for host in workers if racks.get(host) == rack] for rack in order] + [[host for host in workers if host not in racks]]
+    size = most if most > 0 else max(len(workers), 1)
     return [group[at : at + size] for group in groups for at in range(0, len(group), size)]
 
 
 class FilterModule:
-    """Ansible finds filters through this class."""
+    """The filters of this file."""
 
     def filters(self) -> dict[str, Any]:
         """Return the filters by name."""
-        judging = (kube_upgrade_versions, kube_upgrade_refusal)
-        names = (*judging, kube_upgrade_unfinished, kube_upgrade_away, kube_upgrade_left, kube_upgrade_batches)
-        return {one.__name__: one for one in names}
+        of_version = (kube_upgrade_versions, kube_upgrade_refusal)
+        of_workers = (kube_upgrade_unfinished, kube_upgrade_unavailable, kube_upgrade_pending, kube_upgrade_batches)
+        return {one.__name__: one for one in (*of_version, *of_workers)}

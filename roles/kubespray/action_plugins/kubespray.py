@@ -1,4 +1,4 @@
-"""Run Kubespray on the controller: the Ansible action `kubespray`, on one host's behalf for the whole cluster."""  # noqa: INP001 - Ansible loads plugins by path
+"""Run Kubespray on the controller for the whole cluster: the Ansible action `kubespray`."""  # noqa: INP001 - Ansible loads plugins by path
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from primus_bootstrap.kubernetes.reconcile import ClusterState
     from primus_bootstrap.kubernetes.runner import Kubespray
 
-_VERBS = ("bring", "remove", "forget", "upgrade", "reset", "recover")
+_VERBS = ("apply", "remove", "forget", "upgrade", "reset", "recover")
 
 
 class ActionModule(ActionBase):
-    """`verb` says what to do; `bring` compares hosts.yaml with what ran last and runs only what differs."""
+    """`verb` is the operation. `apply` compares hosts.yaml with the last run and runs only the playbooks that are needed."""
 
     _VALID_ARGS = frozenset(
         {
@@ -52,7 +52,7 @@ class ActionModule(ActionBase):
     _supports_check_mode = True
 
     def run(self, tmp: None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Return what ran and whether it changed anything; in check mode what would run."""
+        """Return the playbooks that ran and whether they changed anything; in check mode those that would run."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         try:
             from primus_bootstrap.core.errors import PrimusError  # noqa: PLC0415 - where it is missing the error has a fix
@@ -70,40 +70,40 @@ class ActionModule(ActionBase):
             secrets = self._secrets(private)
             cluster = load_cluster(self._hosts_file(known), vault_password_file=password if password.is_file() else None)
             kubespray = runner.prepare(cluster, source, secrets=secrets)
-            commands, state = self._course(kubespray)
-            said = [f"{command.playbook} {' '.join(command.arguments)}: {command.why}" for command in commands]
+            commands, state = self._plan(kubespray)
+            lines = [f"{command.playbook} {' '.join(command.arguments)}: {command.why}" for command in commands]
             if self._task.check_mode:
-                after = "".join(f"{line}\n" for line in (*said, *self._not_compared()))
+                after = "".join(f"{line}\n" for line in (*lines, *self._not_compared()))
                 return {
                     **result,
-                    "changed": bool(said),
-                    "commands": said,
+                    "changed": bool(lines),
+                    "commands": lines,
                     "diff": {"before": "", "after": after, "after_header": "Kubespray"},
                 }
             cordons = self._cordons(kubespray, known["hostvars"])
             forks = int(context.CLIARGS.get("forks") or 0)
             changed = runner.run(kubespray, commands, lines=runner.events_file(), forks=forks, around=cordons.around)
-            if str(args.get("verb", "bring")) in ("bring", "upgrade"):
+            if str(args.get("verb", "apply")) in ("apply", "upgrade"):
                 cordons.restore()
             runner.save_state(kubespray, state)
             first = list(runner.first_addresses(kubespray))
         except PrimusError as problem:
-            raise AnsibleActionFail(_words(problem)) from None  # Ansible would print the cause as well, which is the same
+            raise AnsibleActionFail(_message(problem)) from None  # Ansible would print the cause as well, which is the same
         finally:
             shutil.rmtree(private, ignore_errors=True)
-        return {**result, "changed": changed > 0, "commands": said, "first_addresses": first}
+        return {**result, "changed": changed > 0, "commands": lines, "first_addresses": first}
 
-    def _course(self, kubespray: Kubespray) -> tuple[tuple[Command, ...], ClusterState | None]:
-        """Return what has to run, and the state to note afterwards; None where hosts.yaml is not what the cluster is then."""
+    def _plan(self, kubespray: Kubespray) -> tuple[tuple[Command, ...], ClusterState | None]:
+        """Return the commands to run and the state to save afterwards; None if the cluster then differs from hosts.yaml."""
         from primus_bootstrap.core.errors import PlanError  # noqa: PLC0415
         from primus_bootstrap.kubernetes import commands, runner  # noqa: PLC0415
 
-        args, verb = self._task.args, str(self._task.args.get("verb", "bring"))
+        args, verb = self._task.args, str(self._task.args.get("verb", "apply"))
         host, address = str(args.get("host", "")), str(args.get("address", ""))
         away = tuple(args.get("away", ()))
-        if verb == "bring":
+        if verb == "apply":
             return runner.plan_commands(kubespray, present=tuple(args["hosts"]), whole=boolean(args.get("whole", False)))
-        made = {
+        builders = {
             "remove": lambda: commands.remove(host),
             "forget": lambda: commands.remove_dead(host, address=address),
             "upgrade": lambda: commands.upgrade(
@@ -112,18 +112,18 @@ class ActionModule(ActionBase):
             "reset": commands.reset,
             "recover": lambda: commands.recover(snapshot=str(args.get("snapshot", ""))),
         }
-        if verb not in made:
+        if verb not in builders:
             raise PlanError(f"no such verb: {verb}", fix=f"choose from: {', '.join(_VERBS)}")
-        return runner.check_commands(kubespray, made[verb](), verb=verb, host=host, away=away)
+        return runner.check_commands(kubespray, builders[verb](), verb=verb, host=host, away=away)
 
     def _not_compared(self) -> tuple[str, ...]:
-        """Return a line for what check mode cannot look at: a first run has no cluster yet."""
-        if str(self._task.args.get("verb", "bring")) != "bring" or Path(str(self._task.args.get("kubeconfig", ""))).is_file():
+        """Return a line for what check mode cannot compare before the cluster exists."""
+        if str(self._task.args.get("verb", "apply")) != "apply" or Path(str(self._task.args.get("kubeconfig", ""))).is_file():
             return ()
-        return ("labels, charts and queues of the cluster come after it; compared once it stands",)
+        return ("labels, charts and queues come after it; they are compared once the cluster exists",)
 
     def _cordons(self, kubespray: Kubespray, hostvars: Any) -> Cordons:
-        """Return the note of what Kubespray cordons in an upgrade, which is of no concern to where it removes hosts."""
+        """Return the record of the nodes that Kubespray cordons in an upgrade."""
         from primus_bootstrap.kubernetes.api import Server  # noqa: PLC0415
         from primus_bootstrap.kubernetes.cordons import Cordons  # noqa: PLC0415
 
@@ -136,16 +136,16 @@ class ActionModule(ActionBase):
         return Cordons(kubespray.folder / "cordons.json", server, kubespray.cluster.groups, node_of)
 
     def _hosts_file(self, known: Mapping[str, Any]) -> Path:
-        """Return the hosts.yaml to read: in a run of primus-bootstrap the run's snapshot, as for every other task."""
+        """Return the hosts.yaml to read: in a run of primus-bootstrap the run's snapshot, as all other tasks do."""
         from primus_bootstrap.inventory.snapshot import source_of  # noqa: PLC0415
 
         given = [Path(str(one)) for one in context.CLIARGS.get("inventory") or ()]
         return next((one for one in given if source_of(one)), Path(str(known["inventory_file"])))
 
     def _secrets(self, private: Path) -> tuple[str, ...]:
-        """Hand on what opens Vault and sudo, in files that go with the run; never as an argument."""
+        """Return the arguments that pass the passwords of Vault and sudo, in files that are removed after the run."""
         given: list[str] = []
-        for number, (name, secret) in enumerate(getattr(self._loader._vault, "secrets", None) or ()):  # noqa: SLF001 - Ansible offers no other way
+        for number, (name, secret) in enumerate(getattr(self._loader._vault, "secrets", None) or ()):  # noqa: SLF001 - Ansible has no public interface for it
             given += ["--vault-id", f"{name}@{_file(private / f'vault-{number}', secret.bytes)}"]
         if password := getattr(self._play_context, "become_pass", None):
             given += ["--become-password-file", str(_file(private / "become", str(password).encode()))]
@@ -158,7 +158,7 @@ def _file(path: Path, content: bytes) -> Path:
     return path
 
 
-def _words(problem: Any) -> str:
-    """Return what and fix; of a broken inventory every problem."""
+def _message(problem: Any) -> str:
+    """Return the error and its fix; of an invalid inventory all problems."""
     several = getattr(problem, "problems", ())
     return "\n".join(f"{one.file}:{one.line}: {one.what}. Fix: {one.fix}" for one in several) or f"{problem.what}. Fix: {problem.fix}"

@@ -1,4 +1,4 @@
-"""Which API server is asked: by a control plane itself, and by hosts that join. kubeadm writes that once, and Kubespray never again."""  # noqa: INP001 - Ansible loads plugins by path
+"""Filters for a control plane's API server, and the one that new hosts join at. kubeadm writes both once."""  # noqa: INP001 - Ansible loads plugins by path
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 def kubespray_cluster_info(text: str, addresses: Sequence[str]) -> str:
-    """Return that kubeconfig with the first control plane as server; nothing where it is right, or where a name stands.
+    """Return the kubeconfig of `cluster-info` with the first control plane as server; empty if it is correct or has a host name.
 
-    kubeadm writes the address of the host that was the first then, and nothing writes it again: `kubeadm join` of every later host goes
-    there (docs/operations/nodes.md of Kubespray, "Edit cluster-info configmap"). A name is a load balancer's.
+    kubeadm writes the address of the host that was first when the cluster was created, and nothing updates it: `kubeadm join` of every new
+    host contacts it (docs/operations/nodes.md of Kubespray, "Edit cluster-info configmap"). A host name is that of a load balancer.
 
     Args:
         text: `data.kubeconfig` of the ConfigMap.
-        addresses: of the first control plane, the one to take first.
+        addresses: The addresses of the first control plane, the preferred one first.
     """
     config = yaml.safe_load(text) or {}
     entries = [one["cluster"] for one in config.get("clusters") or () if "server" in one.get("cluster", {})]
@@ -33,32 +33,32 @@ def kubespray_cluster_info(text: str, addresses: Sequence[str]) -> str:
 
 
 def kubespray_own_api(bound: str, port: int) -> str:
-    """Return where a control plane reaches its own API server; `bound` is the address that this listens on, one or all."""
+    """Return the URL of a control plane's own API server; `bound` is the address that it listens on, or the wildcard address."""
     return f"https://{'127.0.0.1' if bound in ('::', '0.0.0.0') else _bracketed(bound)}:{port}"  # noqa: S104 - nothing is bound here
 
 
-def kubespray_origin(found: Iterable[Mapping[str, Any]], addresses: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the merge patches that send joining hosts to the first control plane; none where they go there, or to a name.
+def kubespray_join_patches(found: Iterable[Mapping[str, Any]], addresses: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the merge patches that make new hosts join at the first control plane; none for a correct address or a host name.
 
     Args:
-        found: the ConfigMaps `cluster-info` and `kubeadm-config`, as the API has them.
-        addresses: of the first control plane, the one to take first.
+        found: The ConfigMaps `cluster-info` and `kubeadm-config`.
+        addresses: The addresses of the first control plane, the preferred one first.
     """
     patches = []
     for one in found:
-        key, right = ("kubeconfig", kubespray_cluster_info) if "kubeconfig" in one["data"] else ("ClusterConfiguration", _endpoint)
-        if text := right(one["data"][key], addresses):
+        key, corrected = ("kubeconfig", kubespray_cluster_info) if "kubeconfig" in one["data"] else ("ClusterConfiguration", _endpoint)
+        if text := corrected(one["data"][key], addresses):
             patches.append({**{name: one["metadata"][name] for name in ("namespace", "name")}, "patch": {"data": {key: text}}})
     return patches
 
 
 def _endpoint(text: str, addresses: Sequence[str]) -> str:
-    """Return kubeadm's ClusterConfiguration with this endpoint of the control plane; nothing where it is right, or where a name stands."""
+    """Return kubeadm's ClusterConfiguration with this controlPlaneEndpoint; empty if it is correct or has a host name."""
     config = yaml.safe_load(text) or {}
-    told = urlsplit(f"//{config.get('controlPlaneEndpoint') or ''}")
-    if not addresses or not _is_address(told.hostname or "") or told.hostname in addresses:
+    current = urlsplit(f"//{config.get('controlPlaneEndpoint') or ''}")
+    if not addresses or not _is_address(current.hostname or "") or current.hostname in addresses:
         return ""
-    config["controlPlaneEndpoint"] = f"{_bracketed(addresses[0])}:{told.port or 6443}"
+    config["controlPlaneEndpoint"] = f"{_bracketed(addresses[0])}:{current.port or 6443}"
     return str(yaml.safe_dump(config, sort_keys=False))
 
 
@@ -79,4 +79,4 @@ class FilterModule:
 
     def filters(self) -> dict[str, Callable[..., Any]]:
         """Return them by name."""
-        return {one.__name__: one for one in (kubespray_cluster_info, kubespray_own_api, kubespray_origin)}
+        return {one.__name__: one for one in (kubespray_cluster_info, kubespray_own_api, kubespray_join_patches)}

@@ -1,4 +1,4 @@
-"""Ask the API server with what lies on this host, by the standard library alone: the way that the kubelet here takes."""
+"""Send requests to the API server with the kubelet's kubeconfig of this host. Standard library only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 KUBELET_CONF = Path("/etc/kubernetes/kubelet.conf")
 ANSWER_S = 30
 MERGE, STRATEGIC = "application/merge-patch+json", "application/strategic-merge-patch+json"
-# kubeadm writes one cluster and one user, a key a line; there is no YAML in the standard library.
+# kubeadm writes one cluster and one user, one key per line. The standard library has no YAML.
 _LINE = re.compile(
     r"^\s*-?\s*(server|certificate-authority(?:-data)?|client-certificate(?:-data)?|client-key(?:-data)?):\s*(\S+)\s*$",
     re.MULTILINE,
@@ -23,16 +23,20 @@ _LINE = re.compile(
 
 
 class RequestError(Exception):
-    """The server refused, or gave no answer; `status` is HTTP's, 0 where there was none."""
+    """The server refused a request or did not answer; `status` is the HTTP status, 0 without an answer."""
 
     def __init__(self, message: str, status: int = 0) -> None:
-        """Keep the status apart from the words."""
+        """Store the message and the status."""
         super().__init__(message)
         self.status = status
 
 
 def read_kubeconfig(path: Path = KUBELET_CONF) -> dict[str, str]:
-    """Return the settings of a kubeconfig as kubeadm writes it: server, authority, and the user's certificate and key."""
+    """Return the settings of a kubeconfig as kubeadm writes it: server, authority, and the user's certificate and key.
+
+    Raises:
+        RequestError: It cannot be read, or names no server.
+    """
     try:
         found = {key: value.strip("'\"") for key, value in _LINE.findall(path.read_text("utf-8"))}
     except OSError as error:
@@ -43,10 +47,10 @@ def read_kubeconfig(path: Path = KUBELET_CONF) -> dict[str, str]:
 
 
 class Server:
-    """The API server that a kubeconfig names; asked as its user, or with a token in their place."""
+    """The API server of a kubeconfig, used as its user or with a token instead."""
 
     def __init__(self, config: dict[str, str], token: str = "") -> None:
-        """Prepare the way; contact nobody yet."""
+        """Prepare the connection; nothing is contacted yet."""
         self._server = config["server"].rstrip("/")
         self._headers = {"Accept": "application/json", **({"Authorization": f"Bearer {token}"} if token else {})}
         try:
@@ -61,10 +65,10 @@ class Server:
         self._opener = urllib.request.build_opener(*handlers)
 
     def ask(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> dict[str, Any]:
-        """Return what the server answers.
+        """Send one request and return the response.
 
         Raises:
-            RequestError: it refuses, or gives no answer.
+            RequestError: The server refuses it or does not answer.
         """
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(  # noqa: S310 - the kubeconfig's own server
@@ -77,7 +81,7 @@ class Server:
             text = error.read(2000).decode("utf-8", "replace")
             raise RequestError(f"{method} {path}: {error.code} {_message(text)}", error.code) from error
         except (OSError, ValueError) as error:
-            raise RequestError(f"{self._server} gives no answer: {error}") from error
+            raise RequestError(f"{self._server} does not answer: {error}") from error
         return dict(found)
 
 

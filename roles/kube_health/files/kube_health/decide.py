@@ -1,8 +1,8 @@
-"""Which Nodes go out of service for their health, which come back, and which are left as they are. Pure functions.
+"""Decide which Nodes are taken out of service for their health and which are put back. Pure functions.
 
-fail      and no mark of ours: mark it, unless the breaker holds
-pass      newer than the record of our mark: take that mark off
-unknown   missing, stale or said so: untouched, and reported
+fail      without our mark: mark the Node, unless the breaker is open
+pass      newer than the record of our mark: remove the mark
+unknown   missing, stale or reported as unknown: leave the Node as it is, and report it
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 CONDITION = "PrimusHealthy"
 MARK = "health"
 OWNER = "primus-health"
-# A report from the future means clocks that differ; a little of it is only slewing, and times are whole seconds.
+# A report from the future means that clocks differ. A small difference is normal, and times are whole seconds.
 FUTURE_S = 30.0
 REASON_CHARS = 300
 
 
 class Report(NamedTuple):
-    """What a Node's condition says: `written` is seconds since the epoch, 0 where it says nothing."""
+    """The content of a Node's condition; `written` is in seconds since the epoch, 0 if the condition has no time."""
 
     verdict: str
     reason: str
@@ -33,7 +33,7 @@ class Report(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What is to be done: records to set by Node, Nodes to release, why others are unknown, and the breaker that holds, if any."""
+    """The decision: records to set by Node, Nodes to release, why others are unknown, and the open breaker, if any."""
 
     mark: dict[str, dict[str, Any]]
     release: list[str]
@@ -43,7 +43,7 @@ class Plan(NamedTuple):
 
 
 def read_report(node: Mapping[str, Any], now: float, stale_s: float) -> Report | None:
-    """Return a Node's report; None where nobody reports, which is a Node without health checks."""
+    """Return a Node's report; None for a Node without health checks."""
     conditions = (node.get("status") or {}).get("conditions") or ()
     found = next((one for one in conditions if one.get("type") == CONDITION), None)
     if found is None:
@@ -54,51 +54,51 @@ def read_report(node: Mapping[str, Any], now: float, stale_s: float) -> Report |
         return Report("unknown", f"its condition has no time: {error!r}")
     reason, age_s = str(found.get("message") or ""), now - written
     if not -FUTURE_S <= age_s <= stale_s:
-        return Report("unknown", f"its report is {age_s:.0f} s old, more than {stale_s:.0f} s, or of the future", written)
+        return Report("unknown", f"its report is {age_s:.0f} s old, more than {stale_s:.0f} s, or from the future", written)
     verdict = {"True": "pass", "False": "fail"}.get(str(found.get("status")), "unknown")
-    return Report(verdict, reason or ("it says so itself" if verdict == "unknown" else ""), written)
+    return Report(verdict, reason or ("it reports unknown" if verdict == "unknown" else ""), written)
 
 
 def seconds_of(stamp: str) -> float:
-    """Return a time of Kubernetes' as seconds since the epoch."""
+    """Return a timestamp of Kubernetes as seconds since the epoch."""
     return dt.datetime.fromisoformat(stamp.replace("Z", "+00:00")).timestamp()  # noqa: FURB162 - Python 3.9
 
 
-def may_mark(nodes: int, limit_percent: float) -> int:
-    """Return how many Nodes may be out of service for their health: the share, rounded down, but one at least; none where it is 0."""
+def allowed_marks(nodes: int, limit_percent: float) -> int:
+    """Return how many Nodes may be out of service for their health: the share, rounded down, but at least one; 0 for 0 %."""
     return max(1, math.floor(nodes * limit_percent / 100)) if limit_percent > 0 else 0
 
 
 def decide(nodes: Iterable[Mapping[str, Any]], now: float, limit_percent: float, stale_s: float, breaker: Mapping[str, Any]) -> Plan:
-    """Decide for every Node; `breaker` is the one that stands, empty where none does."""
+    """Decide for every Node; `breaker` is the open breaker, empty if there is none."""
     reports = {name_of(node): (node, read_report(node, now, stale_s)) for node in nodes}
-    told = {name: (node, report) for name, (node, report) in reports.items() if report or mark_of(node, MARK)}
-    marked = {name: mark for name, (node, _) in told.items() if (mark := mark_of(node, MARK))}
-    fresh = {name: report for name, (_, report) in told.items() if report and report.verdict == "fail" and name not in marked}
-    release = [name for name, mark in marked.items() if _is_well(told[name][1], mark)]
-    unknown = {name: _why(report) for name, (_, report) in told.items() if report is None or report.verdict == "unknown"}
-    limit = may_mark(len(told), limit_percent)
-    # Those that come back in the same look count no more.
-    tripped = not breaker and bool(fresh) and len(marked) - len(release) + len(fresh) > limit
+    checked = {name: (node, report) for name, (node, report) in reports.items() if report or mark_of(node, MARK)}
+    marked = {name: mark for name, (node, _) in checked.items() if (mark := mark_of(node, MARK))}
+    failed = {name: report for name, (_, report) in checked.items() if report and report.verdict == "fail" and name not in marked}
+    release = [name for name, mark in marked.items() if _has_recovered(checked[name][1], mark)]
+    unknown = {name: _reason(report) for name, (_, report) in checked.items() if report is None or report.verdict == "unknown"}
+    limit = allowed_marks(len(checked), limit_percent)
+    # Nodes that are released in this run do not count.
+    tripped = not breaker and bool(failed) and len(marked) - len(release) + len(failed) > limit
     if tripped:
         breaker = {
-            "reason": f"{len(fresh)} of {len(told)} Nodes fail at once and {len(marked)} are out: more than {limit} "
-            f"(kube_health_limit_percent {limit_percent:g}); rather something that they share",
+            "reason": f"{len(failed)} of {len(checked)} Nodes fail at once and {len(marked)} are out: more than {limit} "
+            f"(kube_health_limit_percent {limit_percent:g}); the cause is probably something that they share",
             "since": round(now),
-            "nodes": sorted(fresh),
+            "nodes": sorted(failed),
         }
-    mark = {} if breaker else {name: _record(name, report) for name, report in fresh.items()}
+    mark = {} if breaker else {name: _record(name, report) for name, report in failed.items()}
     return Plan(mark, sorted(release), unknown, dict(breaker), tripped)
 
 
 def _record(name: str, report: Report) -> dict[str, Any]:
-    """Return the mark's record; its time is that of the failing report, by the node's own clock, as a later pass has one."""
+    """Return the mark's record. Its time is that of the failing report, by the node's clock, so that a later pass can be compared."""
     return {"host": name, "owner": OWNER, "reason": report.reason[:REASON_CHARS] or "its health checks fail", "time": report.written}
 
 
-def _is_well(report: Report | None, mark: Mapping[str, Any]) -> bool:
+def _has_recovered(report: Report | None, mark: Mapping[str, Any]) -> bool:
     return bool(report and report.verdict == "pass" and mark.get("owner") == OWNER and report.written > float(mark["time"]))
 
 
-def _why(report: Report | None) -> str:
-    return report.reason if report else "it is out of service for its health, and reports no more"
+def _reason(report: Report | None) -> str:
+    return report.reason if report else "it is out of service for its health, and no longer reports"

@@ -1,9 +1,9 @@
-"""Take Nodes out of service whose health fails, and put back those that pass: what the timer primus-kube-health starts.
+"""Take Nodes out of service whose health checks fail, and put back those that pass. The timer primus-kube-health starts it.
 
-    judge_health.py [--config /etc/primus/kube_health.json] [--out /var/lib/primus/kube_health.json] [--show]
+    evaluate_health.py [--config /etc/primus/kube_health.json] [--out /var/lib/primus/kube_health.json] [--show]
 
-One control plane judges at a time, by a Lease. It reads what nodes report of their health.json and changes nothing but marks of its own
-(decide.py). `--show` prints what the last look found, as verdict records. Exit codes: 0 judged, or another one does; 1 it could not.
+One control plane at a time is active, by a Lease. It reads the health reports of all Nodes and changes only its own marks (decide.py).
+`--show` prints the result of the last run as verdict records. Exit codes: 0 done, or another control plane is active; 1 failed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ CONFLICT, MISSING = 409, 404
 
 def main(arguments: list[str]) -> int:
     """Run the program; return its exit code."""
-    parser = argparse.ArgumentParser(prog="judge_health", description="Take Nodes out of service whose health fails, and put back others.")
+    description = "Take Nodes out of service whose health checks fail, and put back those that pass."
+    parser = argparse.ArgumentParser(prog="evaluate_health", description=description)
     parser.add_argument("--config", type=Path, default=Path("/etc/primus/kube_health.json"))
     parser.add_argument("--out", type=Path, default=Path("/var/lib/primus/kube_health.json"))
     parser.add_argument("--show", action="store_true")
@@ -39,41 +40,41 @@ def main(arguments: list[str]) -> int:
     try:
         config = json.loads(options.config.read_text("utf-8"))
         if options.show:
-            print(json.dumps({"verdicts": [shown(options.out, config, time.time())]}))
+            print(json.dumps({"verdicts": [last_verdict(options.out, config, time.time())]}))
             return 0
         server = Server(read_kubeconfig(Path(config["kubeconfig"])), Path(config["token_file"]).read_text("utf-8").strip())
-        outcome = judge(server, config, time.time())
+        outcome = evaluate(server, config, time.time())
     except (OSError, ValueError, RequestError) as error:
-        print(f"<4>health of Nodes: not judged: {error}")
+        print(f"<4>health of Nodes: not evaluated: {error}")
         return 1
     options.out.write_text(json.dumps(outcome, indent=1), "utf-8")
     return 0
 
 
-def judge(server: Server, config: dict[str, Any], now: float) -> dict[str, Any]:
-    """Look at all Nodes, carry out what is decided, and return what was found and done."""
-    if not takes_turn(server, config["holder"], now, 3 * float(config["interval_s"])):
-        return {"written": now, "judges": False}
-    nodes = {str(node["metadata"]["name"]): node for node in listed(server, "/api/v1/nodes")}
-    before = standing(server)
+def evaluate(server: Server, config: dict[str, Any], now: float) -> dict[str, Any]:
+    """Read all Nodes, apply the decision, and return what was found and changed."""
+    if not holds_lease(server, config["holder"], now, 3 * float(config["interval_s"])):
+        return {"written": now, "active": False}
+    nodes = {str(node["metadata"]["name"]): node for node in list_all(server, "/api/v1/nodes")}
+    before = open_breaker(server)
     plan = decide(nodes.values(), now, float(config["limit_percent"]), float(config["stale_s"]), before)
     if plan.tripped:
-        trip(server, plan.breaker)
-        print(f"<3>health of Nodes: the breaker holds: {plan.breaker['reason']}. {reset_words()}")
-    marked = change(server, {name: mark_patch(nodes[name], MARK, record) for name, record in plan.mark.items()})
-    released = change(server, {name: unmark_patch(nodes[name], MARK) for name in plan.release})
+        write_breaker(server, plan.breaker)
+        print(f"<3>health of Nodes: the breaker opened: {plan.breaker['reason']}. {reset_command()}")
+    marked = patch_nodes(server, {name: mark_patch(nodes[name], MARK, record) for name, record in plan.mark.items()})
+    released = patch_nodes(server, {name: unmark_patch(nodes[name], MARK) for name in plan.release})
     for what, names in (("out of service", marked), ("back in service", released)):
         if names:
-            print(f"<5>health of Nodes: {what}: {few(names)}")
+            print(f"<5>health of Nodes: {what}: {first_names(names)}")
     out = [name for name, node in nodes.items() if mark_of(node, MARK)]
     return {
-        "written": now, "judges": True, "marked": marked, "released": released, "unknown": plan.unknown, "breaker": plan.breaker,
+        "written": now, "active": True, "marked": marked, "released": released, "unknown": plan.unknown, "breaker": plan.breaker,
         "out": sorted({*out, *marked} - set(released)),
     }  # fmt: skip
 
 
-def takes_turn(server: Server, holder: str, now: float, valid_s: float) -> bool:
-    """Take or renew the Lease; tell whether it is ours. Who was faster, or has renewed it lately, judges."""
+def holds_lease(server: Server, holder: str, now: float, valid_s: float) -> bool:
+    """Take or renew the Lease, and return whether this host holds it: nobody else has renewed it within `valid_s`."""
     spec = {"holderIdentity": holder, "renewTime": dt.datetime.fromtimestamp(now, dt.timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")}  # noqa: UP017
     try:
         found = server.ask("GET", f"{LEASES}/{LEASE}")
@@ -92,7 +93,7 @@ def takes_turn(server: Server, holder: str, now: float, valid_s: float) -> bool:
     return True
 
 
-def listed(server: Server, path: str) -> list[dict[str, Any]]:
+def list_all(server: Server, path: str) -> list[dict[str, Any]]:
     """Return all objects of a list, page by page."""
     found: list[dict[str, Any]] = []
     more = ""
@@ -104,8 +105,8 @@ def listed(server: Server, path: str) -> list[dict[str, Any]]:
             return found
 
 
-def standing(server: Server) -> dict[str, Any]:
-    """Return the breaker that stands; one that cannot be read is a breaker all the same."""
+def open_breaker(server: Server) -> dict[str, Any]:
+    """Return the open breaker, or an empty dict. A damaged record counts as an open breaker."""
     try:
         data = server.ask("GET", f"{MAPS}/{BREAKER}").get("data") or {}
     except RequestError as error:
@@ -115,16 +116,16 @@ def standing(server: Server) -> dict[str, Any]:
     try:
         return dict(json.loads(data["breaker"]))
     except (ValueError, KeyError, TypeError) as error:
-        return {"reason": f"a breaker stands whose record cannot be read: {error!r}", "since": 0, "nodes": []}
+        return {"reason": f"the breaker is open, and its record cannot be read: {error!r}", "since": 0, "nodes": []}
 
 
-def trip(server: Server, breaker: dict[str, Any]) -> None:
-    """Write the breaker down. The account may not delete it: only a person resets it."""
+def write_breaker(server: Server, breaker: dict[str, Any]) -> None:
+    """Record the open breaker. The account has no right to delete it: only a person resets it."""
     server.ask("POST", MAPS, {"metadata": {"name": BREAKER}, "data": {"breaker": json.dumps(breaker)}})
 
 
-def change(server: Server, patches: dict[str, Any]) -> list[str]:
-    """Patch Nodes, a few at a time; one that somebody else changed meanwhile has its turn in the next look."""
+def patch_nodes(server: Server, patches: dict[str, Any]) -> list[str]:
+    """Patch Nodes in parallel, and return those that were changed. The next run repeats a patch that conflicts with another change."""
 
     def one(name: str) -> str:
         try:
@@ -139,34 +140,35 @@ def change(server: Server, patches: dict[str, Any]) -> list[str]:
         return sorted(filter(None, pool.map(one, [name for name, patch in patches.items() if patch])))
 
 
-def shown(path: Path, config: dict[str, Any], now: float) -> dict[str, Any]:
-    """Return what the last look found as a verdict record; no look, or an old one, is unknown."""
-    record = {"check": "kube_health.nodes", "host": config["holder"], "source": OWNER, "expected": "Nodes that are judged, and no breaker"}
-    fix = "see `journalctl -u primus-kube-health` there"
+def last_verdict(path: Path, config: dict[str, Any], now: float) -> dict[str, Any]:
+    """Return the result of the last run as a verdict record. No run, a damaged result or an old one is unknown."""
+    record = {"check": "kube_health.nodes", "host": config["holder"], "source": OWNER, "expected": "Nodes are evaluated, no open breaker"}
+    fix = "check `journalctl -u primus-kube-health` on this host"
     try:
         last = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        return {**record, "verdict": "unknown", "reason": f"nobody has judged here yet: {error}", "fix": fix}
-    if now - float(last["written"]) > 3 * float(config["interval_s"]):
-        return {**record, "verdict": "unknown", "reason": f"the last look is {now - last['written']:.0f} s old", "fix": fix}
-    if not last["judges"]:
-        return {**record, "verdict": "pass", "found": "another control plane judges"}
+        written, is_active = float(last["written"]), last["active"]
+    except (OSError, ValueError, KeyError) as error:
+        return {**record, "verdict": "unknown", "reason": f"no result of a run on this host: {error!r}", "fix": fix}
+    if now - written > 3 * float(config["interval_s"]):
+        return {**record, "verdict": "unknown", "reason": f"the last run was {now - written:.0f} s ago", "fix": fix}
+    if not is_active:
+        return {**record, "verdict": "pass", "found": "another control plane is active"}
     if last["breaker"]:
-        return {**record, "verdict": "fail", "reason": last["breaker"]["reason"], "fix": reset_words()}
+        return {**record, "verdict": "fail", "reason": last["breaker"]["reason"], "fix": reset_command()}
     return {
         **record,
         "verdict": "pass",
-        "found": f"{len(last['out'])} out of service, {len(last['unknown'])} unknown: {few(last['unknown'])}",
+        "found": f"{len(last['out'])} out of service, {len(last['unknown'])} unknown: {first_names(last['unknown'])}",
     }
 
 
-def reset_words() -> str:
-    """Say how a person resets the breaker."""
-    return f"See what the Nodes share; then: kubectl -n {NAMESPACE} delete configmap {BREAKER}"
+def reset_command() -> str:
+    """Return how a person resets the breaker."""
+    return f"Remove the cause that the Nodes share, then: kubectl -n {NAMESPACE} delete configmap {BREAKER}"
 
 
-def few(names: Any) -> str:
-    """Return the first of some names."""
+def first_names(names: Any) -> str:
+    """Return the first names, and how many more there are."""
     found = sorted(names)
     return ", ".join(found[:NAMED]) + (f" and {len(found) - NAMED} more" if len(found) > NAMED else "")
 
