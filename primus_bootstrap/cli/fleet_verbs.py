@@ -241,4 +241,4 @@ def _show_answers(answers: Sequence[Answer], file: Path) -> None:
         if outcome.truncated:
             emit("    (truncated: only the first MiB of each stream is shown)")
         if not outcome.answered:
-            emit(with_inventory(f"  fix: {outcome.fix}", file))
+            emit(with_inventory(f"  fix: {replace(outcome, host=names[0]).fix}", file))

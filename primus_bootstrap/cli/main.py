@@ -74,10 +74,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
     help="Turn bare-metal GPU servers and one hosts.yaml into a training cluster, and keep it healthy.",
-    epilog="Exit codes: 0 success, 1 this machine is not ready (doctor), 2 hosts.yaml or the command line is wrong (for example an unknown "
-    "phase or host), 3 the request cannot be carried out, 4 at least one host failed, "
-    "5 another run holds the cluster's lock, 6 the state of a job is unknown, "
-    "130 interrupted.",
+    epilog="Exit codes: 0 success, 1 this machine is not ready (doctor, lab), 2 hosts.yaml or the command line is wrong (for example an "
+    "unknown phase or host), 3 the request cannot be carried out, 4 at least one host failed, 5 another run holds the cluster's lock, "
+    "6 the state of a job is unknown, 130 interrupted.",
 )
 
 

@@ -91,7 +91,7 @@ class Answer:
     @property
     def fix(self) -> str:
         """The fix for the cause, or an empty string."""
-        return FIXES[self.cause] if self.cause else ""
+        return FIXES[self.cause].replace("HOST", self.host or "HOST") if self.cause else ""
 
     @staticmethod
     def parse(data: Mapping[str, Any]) -> Answer:

@@ -29,7 +29,8 @@ def apply_fault(fault: str, name: str, directory: Path, *, node: str) -> str:
         A line that names the change.
 
     Raises:
-        LabError: The lab has no such node, or was created from another folder.
+        UsageError: The lab has no such node.
+        LabError: The lab is not up, or was created from another folder.
     """
     machine = inspect_machine()
     refuse_other_folder(machine, name, directory, f"fault {fault} {node}")

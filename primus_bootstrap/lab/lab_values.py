@@ -13,7 +13,7 @@ from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import ClassVar, Literal, get_args
 
-from primus_bootstrap.core.errors import PrimusError
+from primus_bootstrap.core.errors import PrimusError, UsageError
 
 # Receives one line per change; the command line prints it.
 Progress = Callable[[str], None]
@@ -44,15 +44,15 @@ RELEASES: dict[str, str] = {
 
 
 class LabError(PrimusError):
-    """An operation on the lab failed."""
+    """An operation on the lab failed, or the lab is in a state in which it is not possible."""
 
-    exit_code: ClassVar[int] = 1
+    exit_code: ClassVar[int] = 3
 
 
 class MachineError(LabError):
     """This machine does not meet a requirement of the lab."""
 
-    exit_code: ClassVar[int] = 3
+    exit_code: ClassVar[int] = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,10 +180,10 @@ def check_name(name: str) -> str:
     """Return the name if it is valid for containers, networks and folders.
 
     Raises:
-        LabError: It is not.
+        UsageError: It is not.
     """
     if not _NAME.fullmatch(name):
-        raise LabError(
+        raise UsageError(
             f"{name!r} is not a valid name for a lab",
             fix="use a lower-case letter, then up to 30 lower-case letters, digits, dashes or underscores",
         )
@@ -194,10 +194,10 @@ def check_count(count: int) -> int:
     """Return the number of nodes if one /24 network has enough addresses.
 
     Raises:
-        LabError: It has not.
+        UsageError: It has not.
     """
     if not 1 <= count <= MAX_NODES:
-        raise LabError(f"a lab cannot have {count} hosts", fix=f"use --nodes with 1 to {MAX_NODES}")
+        raise UsageError(f"a lab cannot have {count} hosts", fix=f"use --nodes with 1 to {MAX_NODES}")
     return count
 
 

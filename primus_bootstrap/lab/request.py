@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap.core.atomic_files import write_if_changed
+from primus_bootstrap.core.errors import UsageError
 from primus_bootstrap.lab.lab_values import DEFAULT_COUNT, LabError
 
 if TYPE_CHECKING:
@@ -53,19 +54,19 @@ def decide_shape(request: Request, remembered: Shape | None, *, named: int, avai
         available: The releases that this machine can build, the default one first.
 
     Raises:
-        LabError: A release, a mount or the number of spares is invalid.
+        UsageError: A release, a mount or the number of spares is invalid.
     """
     releases = available if request.releases == (ALL,) else request.releases
     unavailable = [name for name in releases or () if name not in available]
     if unavailable:
-        raise LabError(
+        raise UsageError(
             f"this machine cannot build hosts of the release {', '.join(unavailable)}", fix=f"choose from: {', '.join(available)}"
         )
     before = remembered or Shape(named or DEFAULT_COUNT, 0, available[:1])
     nodes = before.nodes if request.nodes is None else request.nodes
     spares = before.spares if request.spares is None else request.spares
     if spares < 0:
-        raise LabError(f"a lab cannot have {spares} spare hosts", fix="use --spare with 0 or more")
+        raise UsageError(f"a lab cannot have {spares} spare hosts", fix="use --spare with 0 or more")
     # Hosts that were added to hosts.yaml count as spares.
     spares = max(spares, 0 if request.nodes is not None else named - nodes)
     mounts = before.mounts if request.mounts is None else tuple(dict.fromkeys(map(_absolute_mount, request.mounts)))
@@ -76,14 +77,14 @@ def _absolute_mount(text: str) -> str:
     """Return a mount with the absolute path of its folder.
 
     Raises:
-        LabError: The folder does not exist, or the target is not an absolute path.
+        UsageError: The folder does not exist, or the target is not an absolute path.
     """
     source, _, target = text.rpartition(":")
     path = Path(source).expanduser().resolve()
     if not source or not path.is_dir() or ":" in str(path):
-        raise LabError(f"--mount {text}: {source or text} is not a folder of this machine", fix="use --mount FOLDER:/PATH/IN/HOSTS")
+        raise UsageError(f"--mount {text}: {source or text} is not a folder of this machine", fix="use --mount FOLDER:/PATH/IN/HOSTS")
     if not target.startswith("/") or ".." in Path(target).parts or target.rstrip("/") == "":
-        raise LabError(f"--mount {text}: {target!r} is not an absolute path below /", fix="use --mount FOLDER:/PATH/IN/HOSTS")
+        raise UsageError(f"--mount {text}: {target!r} is not an absolute path below /", fix="use --mount FOLDER:/PATH/IN/HOSTS")
     return f"{path}:{target.rstrip('/')}"
 
 

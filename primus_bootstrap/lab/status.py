@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from primus_bootstrap.core.errors import UsageError
 from primus_bootstrap.lab import containers as engine
 from primus_bootstrap.lab.hosts_file import read_hosts
 from primus_bootstrap.lab.image import image_for, is_imported
@@ -122,15 +123,14 @@ def require_container(found: dict[str, engine.Container], lab: Lab, node: str) -
     """Return one node's container.
 
     Raises:
-        LabError: It does not exist.
+        UsageError: The lab has no such node.
+        LabError: The lab is not up.
     """
     if node in found:
         return found[node]
-    names = ", ".join(sorted(found))
-    raise LabError(
-        f"the lab {lab.name!r} has no host {node}",
-        fix=f"choose from: {names}" if names else f"start it: {lab_command('up', lab.name, lab.directory)}",
-    )
+    if not found:
+        raise LabError(f"the lab {lab.name!r} is not up", fix=f"start it: {lab_command('up', lab.name, lab.directory)}")
+    raise UsageError(f"the lab {lab.name!r} has no host {node}", fix=f"choose from: {', '.join(sorted(found))}")
 
 
 def _state(lab: Lab, entry: engine.Container | None) -> str:

@@ -234,7 +234,7 @@ def test_unknown_host_is_refused(lab: RunningLab) -> None:
     """The fix of `fault kill nod2` lists the hosts."""
     done = run_cli("lab", "fault", "kill", "nod2", "--name", lab.name, "--dir", str(lab.folder))
 
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "choose from: node1, node2, node3" in done.stderr
 
 
@@ -243,7 +243,7 @@ def test_lab_of_another_folder_is_refused(lab: RunningLab, tmp_path: Path, words
     """Another folder does not have the keys of a running lab, and may not break or remove it."""
     done = run_cli("lab", *words, "--name", lab.name, "--dir", str(tmp_path))
 
-    assert done.returncode == 1
+    assert done.returncode == 3
     assert f"was created from the folder {lab.folder}" in done.stderr
     assert list(tmp_path.iterdir()) == []
     assert all(node["ssh"] for node in nodes_of(lab).values())
@@ -262,7 +262,7 @@ def test_edited_inventory_is_not_overwritten(lab: RunningLab) -> None:
         lab.hosts_file.write_text(text)
 
     assert "nothing changed" in kept.stdout
-    assert refused.returncode == 1
+    assert refused.returncode == 3
     assert "was edited and has the hosts" in refused.stderr
     assert "--nodes 3" in refused.stderr
     assert after == edited
@@ -316,7 +316,7 @@ def test_another_release_is_refused_for_existing_hosts(lab: RunningLab) -> None:
     """The error says that the release cannot change, and nothing changes."""
     refused = run_cli("lab", "up", "--release", "bookworm", "--name", lab.name, "--dir", str(lab.folder))
 
-    assert refused.returncode == 1
+    assert refused.returncode == 3
     assert "the release of an existing host cannot change" in refused.stderr
     assert "lab down" in refused.stderr
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from primus_bootstrap.core.errors import UsageError
 from primus_bootstrap.lab.lab_values import LabError
 from primus_bootstrap.lab.request import Request, Shape, decide_shape, load_shape, save_shape
 
@@ -37,7 +38,7 @@ def test_options_override_the_saved_shape_and_hosts_yaml(request_: Request, reme
 
 def test_unavailable_release_is_refused() -> None:
     """The fix lists the releases that this machine can build."""
-    with pytest.raises(LabError) as caught:
+    with pytest.raises(UsageError) as caught:
         decide_shape(Request(releases=("noble",)), None, named=0, available=BOTH)
 
     assert "noble" in caught.value.what
@@ -56,8 +57,8 @@ def test_mounts_stay_until_the_option_changes_them(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["/nowhere/at/all:/opt", "/usr", "/usr:opt", "/usr:/", "/usr:/opt/../etc", ":/opt"])
 def test_invalid_mount_is_refused(text: str) -> None:
-    """A missing folder or a target that is not an absolute path raises LabError."""
-    with pytest.raises(LabError, match="--mount"):
+    """A missing folder or a target that is not an absolute path raises UsageError."""
+    with pytest.raises(UsageError, match="--mount"):
         decide_shape(Request(mounts=(text,)), None, named=0, available=BOTH)
 
 
@@ -69,8 +70,8 @@ def test_file_of_an_earlier_version_has_no_mounts(tmp_path: Path) -> None:
 
 
 def test_negative_number_of_spares_is_refused() -> None:
-    """A negative number raises LabError."""
-    with pytest.raises(LabError, match="-1 spare"):
+    """A negative number raises UsageError."""
+    with pytest.raises(UsageError, match="-1 spare"):
         decide_shape(Request(spares=-1), None, named=0, available=BOTH)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from primus_bootstrap.core.errors import UsageError
 from primus_bootstrap.inventory.cluster import Cluster
 from primus_bootstrap.lab.lab_values import (
     DEFAULT_NAME,
@@ -55,7 +56,7 @@ def test_unknown_release_is_shown_by_its_code_name() -> None:
 @pytest.mark.parametrize("count", [0, -1, 201])
 def test_invalid_number_of_hosts_is_refused(count: int) -> None:
     """The fix gives the valid range."""
-    with pytest.raises(LabError) as caught:
+    with pytest.raises(UsageError) as caught:
         check_count(count)
 
     assert "1 to 200" in caught.value.fix
@@ -63,8 +64,8 @@ def test_invalid_number_of_hosts_is_refused(count: int) -> None:
 
 @pytest.mark.parametrize("name", ["", "Lab", "1st", "a b", "../x", "x" * 32, "a/b"])
 def test_invalid_name_is_refused(name: str) -> None:
-    """A name that is invalid for folders, networks or containers raises LabError."""
-    with pytest.raises(LabError):
+    """A name that is invalid for folders, networks or containers raises UsageError."""
+    with pytest.raises(UsageError):
         check_name(name)
 
 
@@ -101,5 +102,5 @@ def test_default_folder_contains_the_example() -> None:
 
 
 def test_exit_codes_of_the_errors() -> None:
-    """MachineError has the exit code 3 and LabError 1, so that scripts can distinguish them."""
-    assert (MachineError("x", fix="y").exit_code, LabError("x", fix="y").exit_code) == (3, 1)
+    """As everywhere: 1 if this machine is not ready, and 3 if a request cannot be carried out."""
+    assert (MachineError("x", fix="y").exit_code, LabError("x", fix="y").exit_code) == (1, 3)
