@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap import content
 from primus_bootstrap.fleet.facts import SCHEMA, HostFacts, parse_facts
-from primus_bootstrap.fleet.fanout import run_on_all
 from primus_bootstrap.fleet.messages import FIXES, Answer, Cause, Task
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from primus_bootstrap.fleet.messages import Target
@@ -39,12 +38,6 @@ class Probe:
         facts = self.facts.to_json() if self.facts else None
         state = "answered" if self.facts else "unknown"
         return {"host": self.host, "state": state, "cause": self.cause, "detail": self.detail, "fix": self.fix, "facts": facts}
-
-
-def probe_all(targets: Sequence[Target], *, known_hosts: Path, timeout_s: float) -> Iterator[Probe]:
-    """Probe every target in parallel, and yield the results as they arrive."""
-    for answer in run_on_all(targets, probe_task(targets, known_hosts=known_hosts, timeout_s=timeout_s)):
-        yield read_answer(answer)
 
 
 def probe_task(targets: Sequence[Target], *, known_hosts: Path, timeout_s: float) -> Task:

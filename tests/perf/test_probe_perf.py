@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from primus_bootstrap.fleet.probe import probe_all, probe_command, probe_input
+from primus_bootstrap.fleet.fanout import run_on_all
+from primus_bootstrap.fleet.probe import probe_command, probe_input, probe_task, read_answer
 from tests.integration.fleet_rig import LoopbackSshd, needs_sshd, sshd
 
 if TYPE_CHECKING:
@@ -67,7 +68,8 @@ def test_a_probe_takes_at_most_15_ms_per_host(sshd: LoopbackSshd, capsys: pytest
     file = sshd.known_hosts(*addresses)
 
     def by_fleet(selected: Sequence[Target]) -> Callable[[], int]:
-        return lambda: sum(answer.facts is not None for answer in probe_all(selected, known_hosts=Path(file), timeout_s=120))
+        task = probe_task(selected, known_hosts=Path(file), timeout_s=120)
+        return lambda: sum(read_answer(answer).facts is not None for answer in run_on_all(selected, task))
 
     start = measure(by_fleet(targets[:1]), 1)
     fleet = measure(by_fleet(targets), HOSTS)

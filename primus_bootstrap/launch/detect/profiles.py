@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from primus_bootstrap.launch.detect.routes import Interface
     from primus_bootstrap.launch.detect.site import Site
 
-LAYERS = ("base", "model", "network", "site")
-
 
 @dataclass(frozen=True)
 class Entry:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 SCHEMA = "primus.job-state/1"
 PENDING, STARTING, RUNNING, STOPPING, ENDED, WAITING = "pending", "starting", "running", "stopping", "ended", "waiting"
 DONE, FAILED, CANCELLED = "done", "failed", "cancelled"
-LIVE = (STARTING, RUNNING, STOPPING)
 TERMINAL = (DONE, FAILED, CANCELLED)
 _KEPT_ATTEMPTS = 50
 _LARGEST_BYTES = 64 << 20  # thousands of hosts, in fifty attempts
