@@ -107,15 +107,15 @@ def test_a_pass_note_decides_whether_the_next_bench_is_due(tmp_path: Path) -> No
     store.save_facts("n1", host_facts(root))
     store.add_round("n1", [preflight("n1")], now=NOW + 2)
     finish(store, BenchedFleet("c", ("n1",), 20, "", "checks", 10.0, NOW + 9))
-    before = NODE.why_due(NODE.read_json(note), NODE.fingerprint(root), "checks", tiers)
+    before = NODE.bench_reason(NODE.read_json(note), NODE.fingerprint(root), "checks", tiers)
     RECORD.write_record(note, (store.read("decisions.json") or {})["passes"]["n1"])
     passed = NODE.read_json(note)
-    same, higher = (NODE.why_due(passed, NODE.fingerprint(root), tier, tiers) for tier in ("checks", "quick"))
+    same, higher = (NODE.bench_reason(passed, NODE.fingerprint(root), tier, tiers) for tier in ("checks", "quick"))
     (root / "sys/module/amdgpu/version").write_text("6.11\n")
 
     assert before == "it has never passed"
     assert (same, higher) == ("", "the last pass was of the tier checks")
-    assert NODE.why_due(passed, NODE.fingerprint(root), "checks", tiers) == "changed since the last pass: driver"
+    assert NODE.bench_reason(passed, NODE.fingerprint(root), "checks", tiers) == "changed since the last pass: driver"
 
 
 def as_step(result: Result) -> dict[str, Any]:

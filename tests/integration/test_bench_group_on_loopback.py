@@ -38,7 +38,7 @@ def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str,
     yield folders
     for folder in folders.values():
         known = NODE.read_json(folder / "process.json")
-        if known and NODE._began(known["pid"]) == known["began"]:
+        if known and NODE._start_ticks(known["pid"]) == known["began"]:
             os.kill(known["pid"], signal.SIGTERM)
 
 
@@ -77,7 +77,7 @@ def test_a_group_of_two_measures_its_bus_bandwidth(hosts: dict[str, Path], tmp_p
     """Both parts start together; rank 0 writes a result for two hosts."""
     for host, step in group(launcher(tmp_path), free_port(), 200).items():
         NODE.start(step, 7, hosts[host])
-    answers = {host: NODE.take(7, folder, stop=False) for host, folder in hosts.items()}
+    answers = {host: NODE.finish(7, folder, stop=False) for host, folder in hosts.items()}
     run = evaluate_group_run(GroupRun(0, ("a", "b")), {host: read(GroupAnswer, answer) for host, answer in answers.items()})
 
     assert (run.answer, run.reason) == ("pass", ""), answers
@@ -97,7 +97,7 @@ def test_a_host_without_its_partner_is_ended_and_unknown(hosts: dict[str, Path],
     step = group(launcher(tmp_path), free_port(), 200)["a"]
     NODE.start({**step, "timeout_s": 5}, 7, hosts["a"])
     started = time.monotonic()
-    answers = {"a": NODE.take(7, hosts["a"], stop=False)}
+    answers = {"a": NODE.finish(7, hosts["a"], stop=False)}
     run = evaluate_group_run(GroupRun(0, ("a", "b")), {host: read(GroupAnswer, answer) for host, answer in answers.items()})
 
     assert answers["a"]["step"]["error"] == "no answer within 5 s"
@@ -112,10 +112,10 @@ def test_a_part_is_ended_with_all_its_processes(hosts: dict[str, Path], tmp_path
     NODE.start({"name": "collectives", "argv": ["sh", "-c", words], "timeout_s": 300, "alone": True}, 7, hosts["a"])
     pid = until(lambda: child.read_text().strip() if child.exists() else "", "what it started")
     alive = is_running(pid)
-    answers = NODE.take(7, hosts["a"], stop=True)
+    answers = NODE.finish(7, hosts["a"], stop=True)
 
     assert alive
-    assert answers == {"cut": "it was ended, because another host of its group had not started"}
+    assert answers == {"cut": "it was killed, because another host of its group did not start"}
     assert not is_running(pid)
     assert not hosts["a"].exists()
 
@@ -123,21 +123,21 @@ def test_a_part_is_ended_with_all_its_processes(hosts: dict[str, Path], tmp_path
 def test_the_part_of_another_round_is_ignored(hosts: dict[str, Path]) -> None:
     """Results of an earlier bench do not count; exit code and output of the own part are kept."""
     NODE.start({"name": "collectives", "argv": ["sh", "-c", "echo hello; exit 5"], "timeout_s": 30, "alone": True}, 7, hosts["a"])
-    other = NODE.take(8, hosts["a"], stop=False)
-    answers = NODE.take(7, hosts["a"], stop=False)
+    other = NODE.finish(8, hosts["a"], stop=False)
+    answers = NODE.finish(7, hosts["a"], stop=False)
 
-    assert other == {"cut": "nothing of its step is left"}
+    assert other == {"cut": "its step does not exist"}
     assert (answers["step"]["code"], answers["step"]["stdout"]) == (5, "hello\n")
 
 
 def test_the_host_stays_locked_until_its_part_has_ended(hosts: dict[str, Path], tmp_path: Path) -> None:
     """No other bench gets the host meanwhile."""
-    with NODE.alone(tmp_path / "lock", 0.1) as free:
+    with NODE.host_lock(tmp_path / "lock", 0.1) as free:
         NODE.start({"name": "collectives", "argv": ["sleep", "2"], "timeout_s": 30, "alone": True}, 7, hosts["a"])
-    with NODE.alone(tmp_path / "lock", 0.1) as during:
+    with NODE.host_lock(tmp_path / "lock", 0.1) as during:
         pass
-    NODE.take(7, hosts["a"], stop=False)
-    with NODE.alone(tmp_path / "lock", 5.0) as after:
+    NODE.finish(7, hosts["a"], stop=False)
+    with NODE.host_lock(tmp_path / "lock", 5.0) as after:
         pass
 
     assert (free, during, after) == (True, False, True)

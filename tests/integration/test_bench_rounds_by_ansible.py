@@ -6,12 +6,10 @@ All hosts are this machine, each with its own /run.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
@@ -19,8 +17,12 @@ import yaml
 from primus_bootstrap import content
 from primus_bootstrap.bench.quarantine.policy import SHIPPED
 from primus_bootstrap.bench.results.store import BenchStore
+from tests.playbooks import run_playbook
 from tests.unit.bench_group_rig import line
 from tests.unit.role_module import load_role_module
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 NODE = load_role_module("bench", "bench_node")
 HOSTS = ("n1", "n2", "n3", "n4")
@@ -96,9 +98,7 @@ def play(folder: Path) -> subprocess.CompletedProcess[str]:
     end = time.monotonic() + 120
     while NODE.running_jobs() and time.monotonic() < end:
         time.sleep(1)
-    environment = {**os.environ, "ANSIBLE_ROLES_PATH": str(content.roles_dir()), "PYTHONPATH": str(content.content_root())}
-    argv = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", "hosts.yaml", "play.yml"]
-    return subprocess.run(argv, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=280)
+    return run_playbook(folder / "hosts.yaml", folder / "play.yml", PYTHONPATH=str(content.content_root()))
 
 
 @pytest.mark.timeout(900)

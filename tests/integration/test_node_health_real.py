@@ -102,7 +102,7 @@ def test_services_of_other_roles_fail_only_after_they_worked(tmp_path: Path) -> 
     finding = health / "finding.py"
     finding.write_text(finding.read_text(encoding="utf-8").replace('"PATH": "', f'"PATH": "{systemctl.parent}:'), encoding="utf-8")
     config = make_config(
-        mounts=[{"path": "/no/such/mount", "fstype": "fuse.juicefs", "unit": "juicefs.service"}], brought_units=["munge.service"]
+        mounts=[{"path": "/no/such/mount", "fstype": "fuse.juicefs", "unit": "juicefs.service"}], managed_units=["munge.service"]
     )
 
     def gate_says(**states: str) -> tuple[int, str]:
@@ -133,7 +133,7 @@ def test_hanging_check_is_killed_with_its_children_and_is_unknown(tmp_path: Path
 
     assert time.monotonic() - started < 20
     assert [(record["verdict"], record["device"]) for record in records(found, "disk")] == [("unknown", "/")]
-    assert "no answer within 1 s and was killed" in records(found, "disk")[0]["reason"]
+    assert "did not finish within 1 s and was killed" in records(found, "disk")[0]["reason"]
     assert records(found, "mount")[0]["verdict"] == "pass"
     assert found["verdict"] == "unknown"
     child = Path("/proc", note.read_text(encoding="utf-8"), "stat")
@@ -168,7 +168,7 @@ def test_invalid_answer_of_a_check_is_unknown(tmp_path: Path, program: str) -> N
     _, found = run_runner(tmp_path, make_config(), health=with_checks(tmp_path, {"disk": program}))
 
     assert [record["verdict"] for record in records(found, "disk")] == ["unknown"]
-    assert "run it by hand" in records(found, "disk")[0]["fix"]
+    assert "run it manually" in records(found, "disk")[0]["fix"]
 
 
 def test_disabled_check_has_the_reason_of_the_site(tmp_path: Path) -> None:
@@ -196,19 +196,19 @@ def test_failed_write_keeps_the_old_file(tmp_path: Path, capsys: pytest.CaptureF
 
     status = runner.main(["--config", str(tmp_path / "config.json"), "--out", "/proc/health.json", "--locks", str(tmp_path)])
     assert status == 1
-    assert "goes stale" in capsys.readouterr().err
+    assert "expires" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        (None, "there is no "),
+        (None, "does not exist"),
         ("", "cannot be read"),
         ("[]", "cannot be read"),
         ('{"verdict": "pass"}', "cannot be read"),
         ({"written": "soon"}, "cannot be read"),
-        ({"schema": "primus.health/2"}, "is no primus.health/1"),
-        ({"verdict": "skipped"}, "is no primus.health/1"),
+        ({"schema": "primus.health/2"}, "does not have the schema primus.health/1"),
+        ({"verdict": "skipped"}, "does not have the schema primus.health/1"),
         ({"boot_id": "another"}, "before this host last booted"),
         ({"written": time.time() - 3600}, "s old, more than 60 s"),
         ({"written": time.time() + 3600}, "s in the future"),

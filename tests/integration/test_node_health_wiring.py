@@ -57,7 +57,7 @@ def role_vars(role: str) -> dict[str, Any]:
 def test_checks_follow_the_groups_of_a_host(tmp_path: Path) -> None:
     """Mount for file system clients, munge for Slurm nodes, docker where installed. The site's values have priority."""
     found = configurations(tmp_path)
-    told = {name: (config["mounts"], config["units"], config["brought_units"]) for name, config in found.items()}
+    told = {name: (config["mounts"], config["units"], config["managed_units"]) for name, config in found.items()}
     mount = {"path": "/jfs", "fstype": "fuse.juicefs", "unit": "juicefs.service"}
 
     assert told["plain"] == told["podman"] == ([], [], [])

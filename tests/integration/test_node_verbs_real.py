@@ -95,8 +95,8 @@ def _ansible(hosts: Path, playbook: str, *arguments: str) -> str:
     [
         ("named.yml", [], "hosts.yaml has no host (none given)"),
         ("named.yml", ["-e", "node=gpu99"], "hosts.yaml has no host gpu99"),
-        ("leaving.yml", ["-e", "node=odd9"], "that is not confirmed. Fix: -e confirm=<cluster_name>"),
-        ("leaving.yml", ["-e", "node=ctl1", "-e", "confirm=small"], "ctl1 serves others: it is in slurm_controller"),
+        ("leaving.yml", ["-e", "node=odd9"], "is not confirmed. Fix: pass -e confirm=<cluster_name>"),
+        ("leaving.yml", ["-e", "node=ctl1", "-e", "confirm=small"], "Other hosts depend on ctl1: it is in slurm_controller"),
         ("named.yml", ["-e", "node=gpu01", "-e", "old=gpu98", "-e", "confirm=small"], "hosts.yaml has no host gpu98"),
     ],
 )

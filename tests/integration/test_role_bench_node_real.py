@@ -144,8 +144,8 @@ def test_tier_respects_its_time_limit(tmp_path: Path, job_sequence: Jobs) -> Non
     done = NODE.measure(steps("gemm", "attention", argv=("sleep", "20")), tmp_path, 0.5)
 
     assert [one["error"] for one in done] == [
-        "the tier's time was over, 0 s after it had begun",
-        "the tier's time was over before it began",
+        "the time of the tier was over, 0 s after its start",
+        "the time of the tier was over before its start",
     ]
     assert sum(one["seconds"] for one in done) < 10
 
@@ -154,7 +154,7 @@ def test_leftovers_of_a_step_are_ended_before_jobs_are_listed(tmp_path: Path, jo
     """Its own ranks do not count as jobs."""
     job_sequence([])
     order: list[str] = []
-    NODE.measure(steps("gemm", "attention"), tmp_path, tidy=lambda: order.append("tidy"))
+    NODE.measure(steps("gemm", "attention"), tmp_path, cleanup=lambda: order.append("tidy"))
 
     assert order == ["tidy", "tidy"]
 
@@ -163,7 +163,7 @@ def test_benches_on_one_host_exclude_each_other(tmp_path: Path) -> None:
     """The second one waits, then reports that the host is busy."""
     with (tmp_path / "lock").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        with NODE.alone(tmp_path / "lock", 0.6) as free:
+        with NODE.host_lock(tmp_path / "lock", 0.6) as free:
             assert free is False
-    with NODE.alone(tmp_path / "lock", 0.6) as free:
+    with NODE.host_lock(tmp_path / "lock", 0.6) as free:
         assert free is True

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import yaml
 
-from primus_bootstrap import content
+from tests.playbooks import run_playbook
 from tests.unit.test_workload_judge import ROLE, a_job
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_plain_ansible_refuses_an_invalid_job(tmp_path: Path) -> None:
@@ -20,11 +21,8 @@ def test_plain_ansible_refuses_an_invalid_job(tmp_path: Path) -> None:
     (tmp_path / "hosts.yaml").write_text(yaml.safe_dump(inventory))
     job = a_job(presets=["debug-dens"], nodes=3)
     (tmp_path / "job.yml").write_text(yaml.safe_dump(job))
-    playbook = content.playbooks_dir() / "workload.yml"
-    argv = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", "hosts.yaml", str(playbook), "-e", "@job.yml"]
-    environment = {"ANSIBLE_CONFIG": str(content.ansible_cfg()), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "LC_ALL": "C.UTF-8"}
-    done = subprocess.run(argv, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=120)
-    expected = ROLE.refusals(job, {"primus_watch": ["n1"], "workload_node": ["n2"]}, hosts)
+    done = run_playbook(tmp_path / "hosts.yaml", "workload.yml", "-e", f"@{tmp_path}/job.yml", PATH="/usr/bin:/bin", HOME=str(tmp_path))
+    expected = ROLE.problems(job, {"primus_watch": ["n1"], "workload_node": ["n2"]}, hosts)
 
     assert done.returncode == 2, done.stdout + done.stderr
     assert len(expected) == 2

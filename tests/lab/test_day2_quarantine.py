@@ -102,7 +102,7 @@ def test_release_needs_a_newer_pass_and_the_owner(back: RunningLab) -> None:
     back.sh(NODE, 'sed -i \'s/"valid_for_s": [0-9]*/"valid_for_s": 0/\' /var/lib/primus/health.json; sleep 1')
     refusals["is unknown"] = release(back)
     back.sh(NODE, "rm /var/lib/primus/health.json")
-    refusals["there is no /var/lib/primus/health.json"] = release(back)
+    refusals["/var/lib/primus/health.json does not exist"] = release(back)
 
     for words, done in refusals.items():
         assert done.returncode == 4

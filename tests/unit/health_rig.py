@@ -43,7 +43,7 @@ def make_config(**changes: Any) -> dict[str, Any]:
         "disk": {"min_free_gib": 0.0, "min_free_inodes_percent": 0.0},
         "mounts": [],
         "units": [],
-        "brought_units": [],
+        "managed_units": [],
         "clock": {"max_offset_s": 1.0},
         "memory_errors": {"max_uncorrected": 0, "max_corrected_per_day": 10},
         "kernel_log": {"window_s": 3600, "xids": [79], "patterns": [], "ignore": []},

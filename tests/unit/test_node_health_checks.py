@@ -33,7 +33,7 @@ Leap status     : {leap}
 
 def records_of(module: Any, settings: dict[str, Any]) -> list[dict[str, str]]:
     """Return the records of a check."""
-    return list(module.judge(settings))
+    return list(module.check(settings))
 
 
 def verdicts_in(records: list[dict[str, str]]) -> dict[str, str]:
@@ -133,9 +133,9 @@ def systemctl_show(*states: dict[str, str]) -> tuple[int, str]:
 def test_service_of_another_role_fails_only_after_it_worked(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stopped or failed service fails. Absent, starting and restarting services do not."""
     state, verdict = BROUGHT[name]
-    monkeypatch.setattr(unit, "ask", lambda _: systemctl_show(state))
+    monkeypatch.setattr(unit, "run", lambda _: systemctl_show(state))
 
-    found = records_of(unit, {"units": [], "brought": ["munge.service"]})
+    found = records_of(unit, {"units": [], "managed": ["munge.service"]})
 
     assert verdicts_in(found) == {"unit": verdict}
     assert (found[0]["device"], found[0]["source"]) == ("munge.service", "node_health_managed_units")
@@ -146,7 +146,7 @@ def test_service_of_another_role_fails_only_after_it_worked(name: str, monkeypat
 def test_missing_mount_has_the_verdict_of_its_unit(name: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reason is that of the unit. An active unit without a mount fails."""
     state, verdict = BROUGHT[name]
-    monkeypatch.setattr(unit, "ask", lambda _: systemctl_show(state))
+    monkeypatch.setattr(unit, "run", lambda _: systemctl_show(state))
 
     found = records_of(mount, {"path": "/scratch", "fstype": "", "unit": "juicefs.service", "root": str(root)})
 
@@ -158,7 +158,7 @@ def test_missing_mount_has_the_verdict_of_its_unit(name: str, root: Path, monkey
 
 def test_working_mount_passes_without_its_unit(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The unit is queried only without a mount. Another file system fails; no answer of systemd is unknown."""
-    monkeypatch.setattr(unit, "ask", lambda _: (1, "Failed to connect to bus"))
+    monkeypatch.setattr(unit, "run", lambda _: (1, "Failed to connect to bus"))
     settings = {"unit": "juicefs.service", "root": str(root)}
 
     assert verdicts_in(records_of(mount, {"path": "/jfs", "fstype": "fuse.juicefs", **settings})) == {"mount": "pass"}
@@ -177,7 +177,7 @@ def test_mount_that_appears_during_the_check_passes(root: Path, monkeypatch: pyt
         table.write_text(MOUNTS, encoding="utf-8")
         return systemctl_show(BROUGHT["runs"][0])
 
-    monkeypatch.setattr(unit, "ask", runs_now)
+    monkeypatch.setattr(unit, "run", runs_now)
 
     assert verdicts_in(records_of(mount, {"path": "/jfs", "fstype": "", "unit": "juicefs.service", "root": str(root)})) == {"mount": "pass"}
 
@@ -219,14 +219,14 @@ def test_broken_mount_fails(root: Path) -> None:
 )
 def test_clock_is_checked_with_chrony(offset: str, side: str, leap: str, verdict: str) -> None:
     """A large offset fails; without a server the offset is unknown."""
-    found = clock.judge_tracking(TRACKING.format(offset=offset, side=side, leap=leap), 1.0)
+    found = clock.check_tracking(TRACKING.format(offset=offset, side=side, leap=leap), 1.0)
 
     assert verdicts_in([found]) == {"clock": verdict}
 
 
 def test_unexpected_output_of_chrony_is_unknown() -> None:
     """It is not a pass."""
-    assert verdicts_in([clock.judge_tracking("506 Cannot talk to daemon", 1.0)]) == {"clock": "unknown"}
+    assert verdicts_in([clock.check_tracking("506 Cannot talk to daemon", 1.0)]) == {"clock": "unknown"}
 
 
 def test_container_skips_clock_and_kernel_log(tmp_path: Path) -> None:
@@ -297,7 +297,7 @@ HARMLESS = (
 @pytest.mark.parametrize("name", BROKEN)
 def test_hardware_errors_in_the_log_fail(name: str) -> None:
     """Each kind is found among other lines; the record has the line and its count."""
-    found = list(kernel.judge_lines([*HARMLESS, BROKEN[name], BROKEN[name]], make_config()["kernel_log"]))
+    found = list(kernel.check_lines([*HARMLESS, BROKEN[name], BROKEN[name]], make_config()["kernel_log"]))
 
     assert verdicts_in(found) == {f"kernel_log_{name}": "fail"}
     assert found[0]["found"] == "2"
@@ -306,14 +306,14 @@ def test_hardware_errors_in_the_log_fail(name: str) -> None:
 
 def test_corrected_errors_and_program_faults_pass() -> None:
     """They do not drain a node."""
-    assert verdicts_in(list(kernel.judge_lines(HARMLESS, make_config()["kernel_log"]))) == {"kernel_log": "pass"}
+    assert verdicts_in(list(kernel.check_lines(HARMLESS, make_config()["kernel_log"]))) == {"kernel_log": "pass"}
 
 
 def test_site_adds_patterns_and_ignores_lines() -> None:
     """Ignored lines are ignored for every pattern."""
     own = {"name": "fan", "pattern": r"fan \d+ failed", "fix": "replace the fan"}
     settings = {**make_config()["kernel_log"], "patterns": [own], "ignore": ["fan 9 ", "0000:3b:00"]}
-    found = list(kernel.judge_lines([BROKEN["xid_79"], "fan 9 failed", "fan 2 failed"], settings))
+    found = list(kernel.check_lines([BROKEN["xid_79"], "fan 9 failed", "fan 2 failed"], settings))
 
     assert verdicts_in(found) == {"kernel_log_fan": "fail"}
     assert (found[0]["found"], found[0]["fix"]) == ("1", "replace the fan")
@@ -322,7 +322,7 @@ def test_site_adds_patterns_and_ignores_lines() -> None:
 def test_only_lines_of_the_window_count(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The journal is read first, then dmesg. Older errors are ignored; an unreadable log is unknown."""
     answers = {"journalctl": (0, f"1000.5 n1 kernel: {BROKEN['memory']}\n9000.5 n1 kernel: all is well")}
-    monkeypatch.setattr(kernel, "ask", lambda argv: answers.get(argv[0], (1, f"{argv[0]}: Operation not permitted")))
+    monkeypatch.setattr(kernel, "run", lambda argv: answers.get(argv[0], (1, f"{argv[0]}: Operation not permitted")))
     monkeypatch.setattr(kernel.time, "time", lambda: 9001.0)
     settings = {**make_config()["kernel_log"], "root": str(tmp_path)}
 
@@ -338,7 +338,7 @@ def test_dmesg_is_read_without_a_journal(monkeypatch: pytest.MonkeyPatch, tmp_pa
     """Includes the format with a caller after the time."""
     log = f"[    0.000000][    T0] Linux version 6.8.0\n[    1.500000] a line\n[    2.000000][ T1234] {BROKEN['memory']}"
     answers = {"journalctl": (127, "journalctl is not installed"), "dmesg": (0, log)}
-    monkeypatch.setattr(kernel, "ask", lambda argv: answers[argv[0]])
+    monkeypatch.setattr(kernel, "run", lambda argv: answers[argv[0]])
     found = records_of(kernel, {**make_config()["kernel_log"], "root": str(tmp_path), "window_s": 10**9})
 
     assert verdicts_in(found) == {"kernel_log_memory": "fail"}
@@ -395,13 +395,13 @@ def test_daemon_must_be_active(state: tuple[str, str, str], verdict: str) -> Non
     """Starting is unknown, but restarting after a crash fails."""
     names = ("LoadState", "ActiveState", "SubState")
 
-    assert verdicts_in([unit.judge_state("slurmd.service", dict(zip(names, state, strict=True)))]) == {"unit": verdict}
+    assert verdicts_in([unit.check_state("slurmd.service", dict(zip(names, state, strict=True)))]) == {"unit": verdict}
 
 
 @pytest.mark.parametrize("word", ["deactivating", "inactive"])
 def test_restarting_daemon_is_unknown(word: str) -> None:
     """While systemd has a job for the unit, its state is not final."""
-    assert verdicts_in([unit.judge_state("slurmd.service", {"LoadState": "loaded", "ActiveState": word, "Job": "87"})]) == {
+    assert verdicts_in([unit.check_state("slurmd.service", {"LoadState": "loaded", "ActiveState": word, "Job": "87"})]) == {
         "unit": "unknown"
     }
 
@@ -409,9 +409,9 @@ def test_restarting_daemon_is_unknown(word: str) -> None:
 def test_each_daemon_has_its_own_record(monkeypatch: pytest.MonkeyPatch) -> None:
     """The answer is parsed by block; a block that does not match the unit is unknown."""
     answer = "LoadState=loaded\nActiveState=active\nSubState=running\n\nLoadState=not-found\nActiveState=inactive\nSubState=dead"
-    monkeypatch.setattr(unit, "ask", lambda _: (0, answer))
+    monkeypatch.setattr(unit, "run", lambda _: (0, answer))
 
     assert [record["verdict"] for record in records_of(unit, {"units": ["a.service", "b.service"]})] == ["pass", "fail"]
     assert [record["verdict"] for record in records_of(unit, {"units": ["a.service"]})] == ["unknown"]
-    both = records_of(unit, {"units": ["a.service"], "brought": ["b.service"]})
+    both = records_of(unit, {"units": ["a.service"], "managed": ["b.service"]})
     assert [(record["device"], record["verdict"]) for record in both] == [("a.service", "pass"), ("b.service", "skipped")]

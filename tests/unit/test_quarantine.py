@@ -71,8 +71,13 @@ def test_the_record_of_a_dead_host_has_the_time_of_a_controller() -> None:
         (observed(RECORD), "bob", "mine now", "gpu1 is quarantined by ada already: fan broken. Fix: "),
         (observed(), "ada", "no", "the reason is missing, too long"),
         (observed(), "ada", "a {{ template }}", "the reason is missing, too long"),
-        (observed(), "a b", "fan broken", "a b is no name of an owner"),
-        ({"gpu1": {"unreachable": True}}, "ada", "fan broken", "neither gpu1 nor a Slurm controller answers, nor does Kubernetes know it"),
+        (observed(), "a b", "fan broken", "a b is not a valid owner"),
+        (
+            {"gpu1": {"unreachable": True}},
+            "ada",
+            "fan broken",
+            "neither gpu1 nor a Slurm controller answers, and Kubernetes does not know it",
+        ),
     ],
 )
 def test_an_invalid_quarantine_is_an_error(found: dict[str, Any], owner: str, reason: str, message: str) -> None:
@@ -88,7 +93,7 @@ def test_an_invalid_quarantine_is_an_error(found: dict[str, Any], owner: str, re
     [
         ({**HEALTHY, "written": 999.0}, "the last passing record of gpu1 is older than the quarantine. Fix: "),
         ({**HEALTHY, "written": 1000.0}, "the last passing record of gpu1 is older than the quarantine. Fix: "),
-        ({**HEALTHY, "verdict": "fail", "reason": "disk: full"}, "the health of gpu1 is fail: disk: full. Fix: mend what it names"),
+        ({**HEALTHY, "verdict": "fail", "reason": "disk: full"}, "the health of gpu1 is fail: disk: full. Fix: correct that"),
         ({**HEALTHY, "verdict": "unknown", "reason": "stale"}, "the health of gpu1 is unknown: stale. Fix: see `primus-health read`"),
     ],
 )
@@ -159,7 +164,10 @@ def test_another_owners_quarantine_is_not_released() -> None:
     """The owner must match, even if the host is healthy."""
     refusal = rules.release_refusal(observed(RECORD), "gpu1", "bob", proof=True, without_proof=False)
 
-    assert refusal == "the quarantine of gpu1 is ada's (fan broken), not bob's. Fix: leave it to them, or give --owner ada if that is you."
+    assert (
+        refusal
+        == "the quarantine of gpu1 is ada's (fan broken), not bob's. Fix: ask ada to release it, or give --owner ada if that is you."
+    )
 
 
 def test_a_host_without_health_checks_needs_without_proof() -> None:

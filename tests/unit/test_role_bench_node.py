@@ -40,7 +40,7 @@ def passed(**other: Any) -> dict[str, Any]:
 )
 def test_bench_is_due_after_a_change_and_for_a_higher_tier(before: dict[str, Any], tier: str, why: str) -> None:
     """A pass with the same software in this tier or a higher one is not repeated."""
-    assert NODE.why_due(before, NOW, tier, TIERS) == why
+    assert NODE.bench_reason(before, NOW, tier, TIERS) == why
 
 
 def test_fingerprint_follows_driver_firmware_kernel_and_profile(tmp_path: Path) -> None:
@@ -136,4 +136,4 @@ def test_unreadable_process_may_be_a_job(tmp_path: Path, monkeypatch: pytest.Mon
     found = NODE.running_jobs(tmp_path)
 
     assert without == []
-    assert found == ["perhaps one: of 1 processes it cannot be read which files they have open, as of 20 (dbus-daemon)"]
+    assert found == ["perhaps one: the open files of 1 processes, such as 20 (dbus-daemon), cannot be read"]

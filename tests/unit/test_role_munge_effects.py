@@ -16,9 +16,9 @@ effects: Any = load_role_module("munge", "munge_effects")
 KEY = "k" * 40
 
 
-def outcomes(look: Any) -> dict[str, str]:
+def outcomes(verdicts: Any) -> dict[str, str]:
     """Return the verdict of each check."""
-    return {record["check"].removeprefix("munge."): record["verdict"] for record in look.verdicts}
+    return {record["check"].removeprefix("munge."): record["verdict"] for record in verdicts.records}
 
 
 @pytest.fixture
@@ -45,12 +45,12 @@ def test_key_and_daemon_are_checked_separately(
     """A wrong key on disk, a wrong key in the daemon and a stopped daemon are distinct findings."""
     programs.update(munge=munge, sha256sum=(applied, ""))
     (tmp_path / "key").write_text(file, encoding="utf-8")
-    look = effects.Look("n1")
-    credential = effects.look_at_host(look, KEY, key_file=tmp_path / "key", applied=tmp_path / "applied")
+    verdicts = effects.Verdicts("n1")
+    credential = effects.check_host(verdicts, KEY, key_file=tmp_path / "key", applied=tmp_path / "applied")
 
-    assert outcomes(look) == dict(zip(("answers", "key", "in_force"), expected, strict=True))
+    assert outcomes(verdicts) == dict(zip(("answers", "key", "in_force"), expected, strict=True))
     assert credential == (munge[1] if munge[0] == 0 else "")
-    assert KEY not in str(look.verdicts)
+    assert KEY not in str(verdicts.records)
 
 
 @pytest.mark.parametrize(
@@ -66,17 +66,17 @@ def test_key_and_daemon_are_checked_separately(
 def test_wrong_key_and_wrong_clock_have_different_messages(status: int | None, output: str, verdict: str, fix: str, programs: Any) -> None:
     """The message names the cause. A time-out does not prove a wrong key."""
     programs["unmunge"] = (status, output)
-    look = effects.Look("n1")
-    effects.look_at_credential(look, "ctl1", "MUNGE:AwQ:")
+    verdicts = effects.Verdicts("n1")
+    effects.check_credential(verdicts, "ctl1", "MUNGE:AwQ:")
 
-    assert outcomes(look) == {"believes": verdict}
-    assert fix in look.verdicts[0].get("fix", "")
+    assert outcomes(verdicts) == {"believes": verdict}
+    assert fix in verdicts.records[0].get("fix", "")
 
 
 def test_missing_credential_of_a_peer_is_unknown(programs: Any) -> None:
     """The peer has no munge; this host is not at fault."""
     programs["unmunge"] = (8, "would be a fail")
-    look = effects.Look("n1")
-    effects.look_at_credential(look, "ctl1", "")
+    verdicts = effects.Verdicts("n1")
+    effects.check_credential(verdicts, "ctl1", "")
 
-    assert outcomes(look) == {"believes": "unknown"}
+    assert outcomes(verdicts) == {"believes": "unknown"}

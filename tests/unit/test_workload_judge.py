@@ -187,7 +187,7 @@ def test_all_mistakes_are_reported_at_once() -> None:
     job = a_job(name="", user="", presets=["nothing"])
 
     assert [variable_of(issue) for issue in found_issues(job)] == ["workload_name", "workload_user", "workload_presets"]
-    assert [". Fix: " in line for line in ROLE.refusals(job, GROUPS, HOSTVARS)] == [True] * 3
+    assert [". Fix: " in line for line in ROLE.problems(job, GROUPS, HOSTVARS)] == [True] * 3
 
 
 def test_the_first_service_host_must_be_able_to_submit_slurm_jobs() -> None:

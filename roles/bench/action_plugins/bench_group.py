@@ -1,4 +1,4 @@
-"""One host's part of a run over several hosts: the Ansible action `bench_group`."""  # noqa: INP001 - Ansible loads plugins by path
+"""Ansible action `bench_group`: start or finish the part of one host in a run over several hosts."""  # noqa: INP001 - Ansible loads plugins by path
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from ansible.plugins.action import ActionBase
 
 
 class ActionModule(ActionBase):
-    """`start` begins the part, `take` waits for its end. A host that rests in this round is not contacted."""
+    """Uses `primus_bootstrap.bench` on the controller, so it cannot be a module.
+
+    `start` starts the part, `finish` waits for its end. A host that has no part in this round is not contacted.
+    """
 
     _VALID_ARGS = frozenset({"state", "folder", "policy_file", "tier", "program", "image", "port"})
 
     def run(self, tmp: None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Return whether the host takes part in this round; what it gave is in the folder."""
+        """Return whether the host has a part in this round; its result is in the folder."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         try:
             from primus_bootstrap.bench.fabric.session import group_part, has_started  # noqa: PLC0415

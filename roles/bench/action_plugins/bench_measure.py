@@ -1,4 +1,4 @@
-"""Measure one host, and keep what it said in the controller's folder: the Ansible action `bench_measure`."""  # noqa: INP001 - Ansible loads plugins by path
+"""Ansible action `bench_measure`: measure one host and store the results on the controller."""  # noqa: INP001 - Ansible loads plugins by path
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from ansible.plugins.action import ActionBase
 
 
 class ActionModule(ActionBase):
-    """Arguments: those of tasks/measure.yml. A host for which no bench is due is not contacted."""
+    """Uses `primus_bootstrap.bench` on the controller, so it cannot be a module. A host that needs no bench is not contacted."""
 
     _VALID_ARGS = frozenset(
-        {"folder", "policy_file", "tier", "force", "seen", "program", "image", "expected", "storage_folder", "trial", "round"}
+        {"folder", "policy_file", "tier", "force", "facts", "program", "image", "expected", "storage_folder", "trial", "round"}
     )
 
     def run(self, tmp: None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Return how many steps were run; what they found is in the folder."""
+        """Return the number of steps; their results are in the folder."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         try:
             from primus_bootstrap.bench.results.step_commands import BenchRequest, remaining_s, steps_for_host  # noqa: PLC0415
@@ -40,7 +40,7 @@ class ActionModule(ActionBase):
         try:
             store, round_ = BenchStore(Path(args["folder"])), int(args["round"])
             if round_ == 0:
-                store.save_facts(host, dict(args["seen"]))
+                store.save_facts(host, dict(args["facts"]))
             answers = store.answers(host)
             steps = steps_for_host(answers, request, round_=round_, reruns=store.reruns(host))
             if steps:

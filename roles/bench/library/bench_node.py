@@ -1,10 +1,9 @@
 #!/usr/bin/python
-"""Look at one GPU host before a bench, or measure it: the Ansible module `bench_node`.
+"""Ansible module `bench_node`: read the bench status of one GPU host, or measure it. No collection has a module for it.
 
-`look` tells what the host runs with and whether a bench is due. `measure` runs the given steps one after the other, each with its own
-limit, through primus-cli; what needs the host for itself is left out beside jobs. `start` begins one step that runs together with other
-hosts and returns at once; `take` waits for its end, and ends it where it hangs. All of them only observe; what was found is judged on the
-controller.
+`status` returns the software versions and whether the host needs a bench. `measure` runs the given steps one after the other through
+primus-cli, each with its own time limit; steps that need an idle host do not run beside jobs. `start` starts a step of a run over several
+hosts and returns at once; `finish` waits for its end and kills it if it hangs. The controller evaluates the results.
 """
 
 from __future__ import annotations
@@ -35,24 +34,24 @@ RECORD = Path("/var/lib/primus/quarantine.json")
 OWNER, PENDING = "primus-bench", "bench pending"
 PASSED_SCHEMA = "primus.bench-pass/1"
 LOCK = Path("/run/primus-bench.lock")
-# A step that was started and not yet taken in.
+# The folder of a step that was started and not finished.
 GROUP = Path("/run/primus-bench")
-# What Slurm and Kubernetes know this node by; it is there once the node has registered.
-KNOWN = (Path("/etc/primus/slurm_node.json"), Path("/etc/kubernetes/kubelet.conf"))
+# These files exist if the node is registered with Slurm or Kubernetes.
+REGISTERED = (Path("/etc/primus/slurm_node.json"), Path("/etc/kubernetes/kubelet.conf"))
 KEPT_CHARS = 2000
 JOBS_SHOWN = 4
 # linux/prctl.h
 _PR_SET_CHILD_SUBREAPER = 36
-# How long a bench waits for another one on this host, as one whose controller was killed.
+# Time to wait for another bench on this host, for example one whose controller was killed.
 LOCK_S = 60.0
-# A step that was told to end has this long before it is killed.
+# Time between SIGTERM and SIGKILL of a step.
 GRACE_S = 10.0
 POLL_S = 0.05
-LATE = "the tier's time was over"
+TIME_OVER = "the time of the tier was over"
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return an object, or nothing where the file is missing or is none."""
+    """Return a JSON object; empty if the file is missing or invalid."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -61,7 +60,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def fingerprint(root: Path = Path("/")) -> dict[str, str]:
-    """Return what the results depend on: kernel, driver, firmware, and a digest of the environment profile; "" where there is none."""
+    """Return the versions of kernel, driver and firmware, and a digest of the GPU profile; an empty text for each that is missing."""
     profile = read_json(root / "etc/primus/gpu.json").get("profile")
     return {
         "driver": " ".join(_texts(root, ("sys/module/amdgpu/version", "sys/module/nvidia/version"))),
@@ -75,13 +74,13 @@ def fingerprint(root: Path = Path("/")) -> dict[str, str]:
 
 
 def count_gpus(root: Path = Path("/")) -> int:
-    """Return how many GPUs the role gpu_env found on the bus; 0 where it found none, or where nobody looked."""
+    """Return the number of GPUs that the role gpu_env detected; 0 if it did not run."""
     found = read_json(root / "etc/primus/gpu.json").get("count")
     return found if isinstance(found, int) else 0
 
 
-def why_due(passed: Mapping[str, Any], now: Mapping[str, str], tier: str, tiers: Sequence[str]) -> str:
-    """Return why the host has to be benched; empty where its last pass still holds: same software, and a tier that is no lower."""
+def bench_reason(passed: Mapping[str, Any], now: Mapping[str, str], tier: str, tiers: Sequence[str]) -> str:
+    """Return why the host needs a bench; empty if its last pass is valid: same versions, and the same or a higher tier."""
     if passed.get("schema") != PASSED_SCHEMA:
         return "it has never passed"
     before = passed.get("fingerprint") or {}
@@ -95,13 +94,13 @@ def why_due(passed: Mapping[str, Any], now: Mapping[str, str], tier: str, tiers:
 
 
 def run_step(step: Mapping[str, Any], folder: Path, left_s: float = math.inf) -> dict[str, Any]:
-    """Run one step in a process group of its own, which ends with it; return exit code, what was printed, and why there is no answer.
+    """Run one step in a separate process group; return exit code, output, and the error if it has no result.
 
-    It is ended at its own limit, or after `left_s`, where less is left of the tier's time.
+    It is killed after its own time limit, or after `left_s` if less time of the tier is left.
     """
     started = time.time()
     words = [word.replace("{run}", str(folder)) for word in step["argv"]]
-    # Names below /tmp can be guessed (caches of compiled code, lock files): another account could have put its own there for root.
+    # Paths below /tmp can be guessed (caches of compiled code, lock files): another account could prepare files for root there.
     environment = {**os.environ, "TMPDIR": str(folder), **{key: str(value) for key, value in (step.get("environment") or {}).items()}}
     out, err = folder / "stdout", folder / "stderr"
     error, code = "", -1
@@ -114,7 +113,7 @@ def run_step(step: Mapping[str, Any], folder: Path, left_s: float = math.inf) ->
                 code = process.wait(timeout=min(float(step["timeout_s"]), left_s))
             except subprocess.TimeoutExpired:
                 late = left_s < float(step["timeout_s"])
-                error = f"{LATE}, {left_s:.0f} s after it had begun" if late else f"no answer within {step['timeout_s']} s"
+                error = f"{TIME_OVER}, {left_s:.0f} s after its start" if late else f"no answer within {step['timeout_s']} s"
             finally:
                 _end_group(process)
     except OSError as problem:
@@ -132,14 +131,14 @@ def run_step(step: Mapping[str, Any], folder: Path, left_s: float = math.inf) ->
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:
-    """End what the step left: a benchmark's ranks must not disturb the next one."""
+    """Kill the process group of a step, so that leftover ranks do not disturb the next step."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)
-        # What waits in the kernel cannot be killed: it is left behind, and the step has an error.
+        # A process that waits in the kernel cannot be killed. It is left behind, and the step has an error.
         deadline = time.monotonic() + GRACE_S
         while time.monotonic() < deadline:
-            # What has ended stays in the group until it is waited for: the step's own process, and orphans where this one takes them in.
+            # Reap ended processes, or they stay in the group: the process of the step, and its orphans if this process is a subreaper.
             with contextlib.suppress(ChildProcessError):
                 while os.waitpid(-process.pid, os.WNOHANG)[0]:
                     pass
@@ -158,7 +157,7 @@ def _group_lives(group: int) -> bool:
 
 
 def _lines(folder: Path) -> list[str]:
-    """Return the lines of all results below the step's folder."""
+    """Return the lines of all results below the folder of the step."""
     return [line for path in sorted(folder.rglob("results.jsonl")) for line in _read(path).splitlines() if line.strip()]
 
 
@@ -183,10 +182,10 @@ def _nvidia_firmware(root: Path) -> list[str]:
 
 
 @contextlib.contextmanager
-def alone(path: Path, wait_s: float) -> Iterator[bool]:
-    """Hold the host's lock; yield whether it was to be had in time."""
+def host_lock(path: Path, wait_s: float) -> Iterator[bool]:
+    """Hold the lock of the host; yield whether it was free in time."""
     with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "w") as lock:
-        os.fchmod(lock.fileno(), 0o600)  # whoever can open it may hold the lock
+        os.fchmod(lock.fileno(), 0o600)  # an account that can open the file could hold the lock
         until = time.monotonic() + wait_s
         while True:
             try:
@@ -202,26 +201,26 @@ def alone(path: Path, wait_s: float) -> Iterator[bool]:
 
 
 def measure(
-    steps: Sequence[Mapping[str, Any]], base: Path, left_s: float = math.inf, tidy: Callable[[], None] = lambda: None
+    steps: Sequence[Mapping[str, Any]], base: Path, left_s: float = math.inf, cleanup: Callable[[], None] = lambda: None
 ) -> list[dict[str, Any]]:
-    """Run the steps in folders of their own, which are gone afterwards.
+    """Run the steps in temporary folders.
 
-    Each says in `jobs` what ran here right before it or right after it. One that must be `alone` is not run beside jobs, and none is when
-    `left_s` are over; `tidy` ends what a step has left.
+    The result of each has in `jobs` the jobs that ran before or after it. A step with `alone` does not run beside jobs, and no step runs
+    after `left_s`. `cleanup` is called after each step.
     """
     done = []
     until, before = time.monotonic() + left_s, running_jobs()
     for step in steps:
         left = until - time.monotonic()
-        why_not = f"{LATE} before it began" if left <= 0 else "it was left out" if before and step["alone"] else ""
-        if why_not:
-            done.append(_left_out(step, why_not, before))
+        reason = f"{TIME_OVER} before its start" if left <= 0 else "it was left out" if before and step["alone"] else ""
+        if reason:
+            done.append(_not_run(step, reason, before))
             continue
         folder = Path(tempfile.mkdtemp(prefix="step-", dir=base))
         try:
             gave = run_step(step, folder, left)
         finally:
-            tidy()
+            cleanup()
             shutil.rmtree(folder, ignore_errors=True)
         after = running_jobs()
         done.append({**gave, "jobs": sorted({*before, *after})})
@@ -229,22 +228,24 @@ def measure(
     return done
 
 
-def _left_out(step: Mapping[str, Any], why: str, jobs: Sequence[str]) -> dict[str, Any]:
-    """Return what a step gives that was not run."""
+def _not_run(step: Mapping[str, Any], why: str, jobs: Sequence[str]) -> dict[str, Any]:
+    """Return the result of a step that did not run."""
     nothing = {"code": -1, "stdout": "", "stderr": "", "results": [], "seconds": 0.0}
     return {"name": step["name"], **nothing, "error": why, "started": time.time(), "jobs": list(jobs)}
 
 
 def start(step: Mapping[str, Any], number: int, folder: Path) -> None:
-    """Begin a step in a process of its own, which keeps the step's limit by itself, whatever becomes of the controller.
+    """Start a step in a separate process, which applies the time limit itself, independent of the controller.
 
-    It inherits the host's lock, which is free again when it ends. `number` is that of the round.
+    It inherits the lock of the host and holds it until it ends. `number` is that of the round.
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True, mode=0o700)
     process = os.fork()
     if process:
-        _replace(folder / "process.json", {"pid": process, "began": _began(process), "number": number, "limit_s": float(step["timeout_s"])})
+        _replace(
+            folder / "process.json", {"pid": process, "began": _start_ticks(process), "number": number, "limit_s": float(step["timeout_s"])}
+        )
         return
     code = 1
     try:
@@ -253,23 +254,23 @@ def start(step: Mapping[str, Any], number: int, folder: Path) -> None:
         for stream in (0, 1, 2):
             os.dup2(nowhere, stream)
         signal.signal(signal.SIGTERM, _stop)
-        _take_orphans_in()
+        _become_subreaper()
         with tempfile.TemporaryDirectory(prefix="primus-bench-") as own:
-            done = measure([step], Path(own), tidy=_end_orphans)[0]
+            done = measure([step], Path(own), cleanup=_kill_orphans)[0]
         _replace(folder / "done.json", {"number": number, "step": done})
         code = 0
     finally:
-        _end_orphans()
+        _kill_orphans()
         os._exit(code)
 
 
-def _take_orphans_in() -> None:
-    """Be the parent of whatever a step leaves behind."""
+def _become_subreaper() -> None:
+    """Become the parent of orphans of a step."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def _end_orphans() -> None:
-    """Kill what the step left in sessions of its own: ranks that hang must not disturb the next run, nor be taken for a job."""
+def _kill_orphans() -> None:
+    """Kill orphans of a step in other sessions: ranks that hang must not disturb the next run or look like a job."""
     until = time.monotonic() + GRACE_S
     while time.monotonic() < until:
         for child in _read(Path(f"/proc/self/task/{os.getpid()}/children")).split():
@@ -285,7 +286,7 @@ def _end_orphans() -> None:
 
 def _stop(_number: int, _frame: object) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    raise SystemExit(1)  # what the step started ends with it
+    raise SystemExit(1)  # this also kills the processes of the step
 
 
 def _replace(path: Path, value: Mapping[str, Any]) -> None:
@@ -294,52 +295,52 @@ def _replace(path: Path, value: Mapping[str, Any]) -> None:
     draft.replace(path)
 
 
-def take(number: int, folder: Path, *, stop: bool) -> dict[str, Any]:
-    """Wait for the end of the step that was started, and return what it gave, or `cut` and why it gave nothing; `stop` ends it at once."""
+def finish(number: int, folder: Path, *, stop: bool) -> dict[str, Any]:
+    """Wait for the end of the started step and return its result, or `cut` with the reason if it has none; `stop` kills it at once."""
     known = read_json(folder / "process.json")
     if known.get("number") != number:
-        return {"cut": "nothing of its step is left"}
+        return {"cut": "its step does not exist"}
     pid, began = int(known["pid"]), known["began"]
     until = time.monotonic() + (0.0 if stop else float(known["limit_s"]) + 3 * GRACE_S)
-    while _began(pid) == began and time.monotonic() < until:
+    while _start_ticks(pid) == began and time.monotonic() < until:
         time.sleep(0.2)
     for end in (signal.SIGTERM, signal.SIGKILL):
-        if _began(pid) == began:
+        if _start_ticks(pid) == began:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, end)
         until = time.monotonic() + 3 * GRACE_S
-        while _began(pid) == began and time.monotonic() < until:
+        while _start_ticks(pid) == began and time.monotonic() < until:
             time.sleep(0.2)
     done = read_json(folder / "done.json")
     shutil.rmtree(folder, ignore_errors=True)
     if done.get("number") == number:
         return {"step": done["step"]}
-    return {"cut": "it was ended, because another host of its group had not started" if stop else "its step ended without an answer"}
+    return {"cut": "it was killed, because another host of its group did not start" if stop else "its step ended without a result"}
 
 
-def _began(pid: int) -> str:
-    """Return when a process began (ticks since boot), which tells it from a later one of that number; empty where it has ended."""
+def _start_ticks(pid: int) -> str:
+    """Return the start time of a process (ticks since boot), which identifies it if its pid is reused; empty if it has ended."""
     fields = _read(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()
     return fields[19] if fields and fields[0] != "Z" else ""
 
 
-def look(tier: str, tiers: Sequence[str]) -> dict[str, Any]:
-    """Return what the host runs with, whether a bench is due, and what keeps it out of service."""
-    seen = fingerprint()
+def read_status(tier: str, tiers: Sequence[str]) -> dict[str, Any]:
+    """Return the software versions, whether the host needs a bench, and its quarantine record."""
+    versions = fingerprint()
     record = read_json(RECORD)
-    due = why_due(read_json(PASSED), seen, tier, tiers) if tier in tiers else ""
+    due = bench_reason(read_json(PASSED), versions, tier, tiers) if tier in tiers else ""
     if record.get("owner") == OWNER and record.get("reason") != PENDING:
-        due = ""  # a person benches it when it is mended, and not every apply
-    serves = any(path.exists() for path in KNOWN)
-    return {"fingerprint": seen, "due": due, "record": record, "gpus": count_gpus(), "serves": serves, "now": time.time()}
+        due = ""  # a host that failed is measured again on request, not by every apply
+    serves = any(path.exists() for path in REGISTERED)
+    return {"fingerprint": versions, "due": due, "record": record, "gpus": count_gpus(), "serves": serves, "now": time.time()}
 
 
-def start_alone(step: Mapping[str, Any], number: int) -> dict[str, Any]:
-    """Begin a step where the host is free, and say so; or why it is absent."""
+def start_if_idle(step: Mapping[str, Any], number: int) -> dict[str, Any]:
+    """Start a step if the host is idle; return `started`, or `absent` with the reason."""
     jobs = running_jobs()
     if jobs:
         return {"absent": f"jobs run on it: {', '.join(jobs[:JOBS_SHOWN])}"}
-    with alone(LOCK, LOCK_S) as free:
+    with host_lock(LOCK, LOCK_S) as free:
         if not free:
             return {"absent": f"another bench runs on it ({LOCK} is locked)"}
         start(step, number, GROUP)
@@ -347,10 +348,10 @@ def start_alone(step: Mapping[str, Any], number: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Read the arguments, look or measure, and say what was found."""
+    """Run as an Ansible module."""
     module = AnsibleModule(
         argument_spec={
-            "state": {"type": "str", "required": True, "choices": ["look", "measure", "start", "take"]},
+            "state": {"type": "str", "required": True, "choices": ["status", "measure", "start", "finish"]},
             "tier": {"type": "str", "default": ""},
             "tiers": {"type": "list", "elements": "str", "default": []},
             "steps": {"type": "list", "elements": "dict", "default": []},
@@ -362,22 +363,22 @@ def main() -> None:
         required_if=[("state", "measure", ["left_s"])],
         supports_check_mode=True,
     )
-    wanted = module.params
-    if wanted["state"] == "look":
-        module.exit_json(changed=False, **look(wanted["tier"], wanted["tiers"]))
-    if wanted["state"] == "take":
-        module.exit_json(changed=False, **take(wanted["number"], GROUP, stop=wanted["stop"]))
-    if wanted["state"] == "start":
-        module.exit_json(changed=False, **start_alone(wanted["steps"][0], wanted["number"]))
-    with alone(LOCK, LOCK_S) as free, tempfile.TemporaryDirectory(prefix="primus-bench-") as folder:
+    options = module.params
+    if options["state"] == "status":
+        module.exit_json(changed=False, **read_status(options["tier"], options["tiers"]))
+    if options["state"] == "finish":
+        module.exit_json(changed=False, **finish(options["number"], GROUP, stop=options["stop"]))
+    if options["state"] == "start":
+        module.exit_json(changed=False, **start_if_idle(options["steps"][0], options["number"]))
+    with host_lock(LOCK, LOCK_S) as free, tempfile.TemporaryDirectory(prefix="primus-bench-") as folder:
         if not free:
-            module.fail_json(msg=f"another bench runs on this host ({LOCK} is locked). Fix: wait for it, or see `fuser {LOCK}` there")
-        Path(folder, "expected.json").write_text(json.dumps(wanted["expected"]), encoding="utf-8")
+            module.fail_json(msg=f"another bench runs on this host ({LOCK} is locked). Fix: wait for its end, or run `fuser {LOCK}` there")
+        Path(folder, "expected.json").write_text(json.dumps(options["expected"]), encoding="utf-8")
         steps = [
-            {**step, "argv": [word.replace("{expected}", f"{folder}/expected.json") for word in step["argv"]]} for step in wanted["steps"]
+            {**step, "argv": [word.replace("{expected}", f"{folder}/expected.json") for word in step["argv"]]} for step in options["steps"]
         ]
-        _take_orphans_in()
-        module.exit_json(changed=False, steps=measure(steps, Path(folder), wanted["left_s"], _end_orphans), now=time.time())
+        _become_subreaper()
+        module.exit_json(changed=False, steps=measure(steps, Path(folder), options["left_s"], _kill_orphans), now=time.time())
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 # ruff: noqa: INP001 - Ansible gives it its package: ansible.module_utils
-"""What runs on a GPU host beside a bench: jobs of Slurm and of primus-watch, and whatever else computes on a GPU, as pods do."""
+"""Find jobs on a GPU host: those of Slurm and primus-watch, and other processes that use a GPU, such as pods."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ if TYPE_CHECKING:
 
 _UNIT = re.compile(r"/(primus-job-[^/\n]+)\.service")
 _TITLE = re.compile(r"slurmstepd: \[(\d+)\.")
-# Slurm's control groups, versions 1 and 2: https://slurm.schedmd.com/cgroups.html
+# cgroups of Slurm, versions 1 and 2: https://slurm.schedmd.com/cgroups.html
 _STEP = re.compile(r"/job_(\d+)/step_")
 _POD = re.compile(r"/kubepods[./]")
-# What every program that computes with ROCm or CUDA opens: the files of these names, and no others. Those of single GPUs
-# (/dev/dri/renderD*, /dev/nvidia0) are held as well by device plugins and exporters, which run on every node of Kubernetes for good.
+# Device files that every program with ROCm or CUDA opens. Device plugins and exporters of Kubernetes keep those of single GPUs open too
+# (/dev/dri/renderD*, /dev/nvidia0).
 # https://rocm.docs.amd.com/projects/install-on-linux/en/latest/how-to/docker.html; for CUDA, primus_bootstrap/launch/checks/gpu/access.py
 _COMPUTE = ("/dev/kfd", "/dev/nvidia-uvm")
-# Services that open them all the same, and compute nothing. gpuagent of AMD's exporter listens to events: rsmi_event_notification_init in
-# rocm_smi_lib opens /dev/kfd. nvidia-persistenced(1) has an --uvm-persistence-mode. DCGM. The kernel cuts names after 15 characters.
+# Services that open them without computing. gpuagent of AMD's exporter reads events: rsmi_event_notification_init in rocm_smi_lib opens
+# /dev/kfd. nvidia-persistenced(1) has an --uvm-persistence-mode. DCGM. The kernel truncates names to 15 characters.
 _WATCHERS = ("gpuagent", "amd-metrics-exp", "nvidia-persiste", "nv-hostengine", "dcgm-exporter")
 
 
 def running_jobs(root: Path = Path("/")) -> list[str]:
-    """Return the jobs that run here, in words; one that begins with `perhaps` says why it cannot be told.
+    """Return descriptions of the jobs on this host. One that begins with `perhaps` says why a job cannot be ruled out.
 
-    Jobs of Slurm are known by their control groups and by the title of what holds their steps, those of primus-watch by their units.
-    Every other process that computes on a GPU counts as well: pods, and programs that somebody started by hand.
+    Slurm jobs are found by their cgroups and by the titles of slurmstepd, jobs of primus-watch by their units. Other processes that use a
+    GPU count too: pods, and programs that were started manually.
     """
     devices = [device for device in _COMPUTE if (root / device[1:]).exists()]
     found: set[str] = set()
     hidden: list[str] = []
     for process in root.glob("proc/[0-9]*"):
-        # By the control group of each process, wherever systemd's own tree begins: in a container that is not at the root.
+        # Search the whole cgroup path: in a container, the tree of systemd is not at the root.
         group = _read(process / "cgroup")
         title = _TITLE.match(_read(process / "cmdline").replace("\0", " "))
         named = {*_UNIT.findall(group), *(f"Slurm job {number}" for number in [*_STEP.findall(group), *(title.groups() if title else ())])}
@@ -51,19 +51,19 @@ def running_jobs(root: Path = Path("/")) -> list[str]:
         if device:
             found.add(f"process {process.name} ({name}){' of a pod' if _POD.search(group) else ''} on {device}")
     if hidden:
-        found.add(f"perhaps one: of {len(hidden)} processes it cannot be read which files they have open, as of {hidden[0]}")
+        found.add(f"perhaps one: the open files of {len(hidden)} processes, such as {hidden[0]}, cannot be read")
     return sorted(found)
 
 
 def _opened(process: Path, devices: Collection[str]) -> str:
-    """Return which of the devices a process has open; empty where none, or where it has ended.
+    """Return one of the devices that the process has open; empty if there is none or it has ended.
 
     Raises:
-        PermissionError: it cannot be told.
+        PermissionError: The open files cannot be read.
     """
     try:
         for number in os.listdir(process / "fd"):  # noqa: PTH208 - thousands of them: names are enough
-            target = os.readlink(process / "fd" / number)  # noqa: PTH115 - what the kernel says, as it is
+            target = os.readlink(process / "fd" / number)  # noqa: PTH115 - the text of the kernel, unchanged
             if target in devices:
                 return target
     except (FileNotFoundError, ProcessLookupError):

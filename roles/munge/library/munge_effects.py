@@ -1,7 +1,7 @@
 #!/usr/bin/python
-"""Ask munged what it runs with and whom it believes: the Ansible module `munge_effects`, which changes nothing.
+"""Ansible module `munge_effects`: verify munge. No collection has a module for it. It changes nothing.
 
-Without `credential` it looks at this host and returns a fresh credential; with one it says whether this host believes it.
+Without `credential` it checks munge of this host and returns a new credential. With `credential` it checks that this host accepts it.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ SOURCE = "roles/munge/meta/argument_specs.yml"
 KEY = Path("/etc/munge/munge.key")
 APPLIED = Path("/run/munge/applied")
 CALL_S = 10.0
-AGAIN = "apply the phase slurm to this host again"
-# What unmunge says of a credential whose time does not fit; every other refusal is the key's.
+APPLY_AGAIN = "apply the phase slurm to this host again"
+# Errors of unmunge that are caused by the clock; all others are caused by the key.
 WRONG_TIME = ("Expired", "Rewound")
 
 
-class Look:
-    """One look at one host; verdicts gather in `verdicts`."""
+class Verdicts:
+    """Collects the verdict records of one host."""
 
     def __init__(self, host: str) -> None:
-        """Keep whose host it is."""
+        """Start without records."""
         self.host = host
-        self.verdicts: list[dict[str, Any]] = []
+        self.records: list[dict[str, Any]] = []
 
-    def judge(self, check: str, verdict: str, *, expected: str, found: str, fix: str) -> None:
-        """Record one verdict."""
+    def add(self, check: str, verdict: str, *, expected: str, found: str, fix: str) -> None:
+        """Add one record."""
         record = {"check": f"munge.{check}", "host": self.host, "verdict": verdict, "expected": expected, "found": found}
         bad = {} if verdict == "pass" else {"reason": f"expected {expected}, found {found}", "fix": fix}
-        self.verdicts.append({**record, **bad, "source": SOURCE, "started": time.time(), "seconds": 0.0, "schema": SCHEMA})
+        self.records.append({**record, **bad, "source": SOURCE, "started": time.time(), "seconds": 0.0, "schema": SCHEMA})
 
 
 def run(command: list[str], text: str = "") -> tuple[int | None, str]:
-    """Return the status of a command and what it printed; None where it did not end in time or is not there."""
+    """Return the exit code and the output of a command; the code is None if it is missing or times out."""
     try:
         done = subprocess.run(command, input=text, capture_output=True, text=True, check=False, timeout=CALL_S)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -49,53 +49,47 @@ def run(command: list[str], text: str = "") -> tuple[int | None, str]:
     return done.returncode, (done.stdout + done.stderr).strip()
 
 
-def look_at_host(look: Look, key: str, *, key_file: Path = KEY, applied: Path = APPLIED) -> str:
-    """See that munged runs, with the stated key; return a credential, empty where there is none."""
+def check_host(verdicts: Verdicts, key: str, *, key_file: Path = KEY, applied: Path = APPLIED) -> str:
+    """Check that munged runs with the configured key; return a credential, empty if there is none."""
     status, answer = run(["munge", "--no-input"])
     credential = answer if status == 0 else ""
     found = "a credential" if credential else answer[:200]
     verdict = "pass" if credential else "unknown" if status is None else "fail"
-    look.judge("answers", verdict, expected="a credential", found=found, fix="see `journalctl -u munge -n 30`")
+    verdicts.add("answers", verdict, expected="a credential", found=found, fix="see `journalctl -u munge -n 30`")
     try:
-        stated = hmac.compare_digest(key_file.read_bytes(), key.encode())
+        equal = hmac.compare_digest(key_file.read_bytes(), key.encode())
     except OSError as error:
-        look.judge("key", "fail", expected="the stated key", found=str(error), fix=AGAIN)
+        verdicts.add("key", "fail", expected="munge_key", found=str(error), fix=APPLY_AGAIN)
         return credential
-    look.judge(
-        "key", "pass" if stated else "fail", expected="the stated key", found="the stated key" if stated else "another key", fix=AGAIN
-    )
+    verdicts.add("key", "pass" if equal else "fail", expected="munge_key", found="munge_key" if equal else "another key", fix=APPLY_AGAIN)
     running, _ = run(["sha256sum", "--status", "--check", str(applied)])
     verdict = "unknown" if running is None else "fail" if running else "pass"
-    found = "key and settings as they are on disk" if running == 0 else "other ones, or nobody noted which"
-    look.judge("in_force", verdict, expected="key and settings as they are on disk", found=found, fix="systemctl restart munge")
+    expected = "the key and settings on disk"
+    found = expected if running == 0 else "other ones, or no record of them"
+    verdicts.add("in_force", verdict, expected=expected, found=found, fix="systemctl restart munge")
     return credential
 
 
-def look_at_credential(look: Look, reference: str, credential: str) -> None:
-    """See whether this host believes a credential that another host made a moment ago."""
+def check_credential(verdicts: Verdicts, reference: str, credential: str) -> None:
+    """Check that this host accepts a new credential of another host."""
     check, expected = "believes", f"a credential of {reference} is valid here"
     if not credential:
-        look.judge(check, "unknown", expected=expected, found=f"no credential of {reference}", fix=f"mend munge on {reference} first")
+        verdicts.add(check, "unknown", expected=expected, found=f"no credential of {reference}", fix=f"repair munge on {reference} first")
         return
     status, answer = run(["unmunge", "--metadata=/dev/null"], credential)
     if status is None or status == 0:
-        look.judge(
-            check,
-            "unknown" if status is None else "pass",
-            expected=expected,
-            found=answer[:200] or "valid",
-            fix="see `systemctl status munge`",
-        )
+        verdict = "unknown" if status is None else "pass"
+        verdicts.add(check, verdict, expected=expected, found=answer[:200] or "valid", fix="see `systemctl status munge`")
         return
     if any(word in answer for word in WRONG_TIME):
         fix = f"set the clock: `chronyc tracking` here and on {reference}; apply the phase baseline"
     else:
-        fix = f"the munge key of this host is not the one of {reference}: {AGAIN}"
-    look.judge(check, "fail", expected=expected, found=answer[:200], fix=fix)
+        fix = f"the munge key of this host is not the one of {reference}: {APPLY_AGAIN}"
+    verdicts.add(check, "fail", expected=expected, found=answer[:200], fix=fix)
 
 
 def main() -> None:
-    """Read the arguments, look, and report verdicts."""
+    """Run as an Ansible module."""
     module = AnsibleModule(
         argument_spec={
             "host": {"type": "str", "required": True},
@@ -106,15 +100,15 @@ def main() -> None:
         required_one_of=[("key", "credential")],
         supports_check_mode=True,
     )
-    wanted = module.params
-    look = Look(wanted["host"])
+    options = module.params
+    verdicts = Verdicts(options["host"])
     result: dict[str, Any] = {"changed": False}
-    if wanted["credential"] is not None:
-        look_at_credential(look, wanted["reference"], wanted["credential"])
+    if options["credential"] is not None:
+        check_credential(verdicts, options["reference"], options["credential"])
     else:
-        result["credential"] = look_at_host(look, wanted["key"])
-    result |= {"verdicts": look.verdicts, "stdout": json.dumps({"verdicts": look.verdicts})}
-    failed = [f"{record['check']}: {record['reason']}. Fix: {record['fix']}" for record in look.verdicts if record["verdict"] == "fail"]
+        result["credential"] = check_host(verdicts, options["key"])
+    result |= {"verdicts": verdicts.records, "stdout": json.dumps({"verdicts": verdicts.records})}
+    failed = [f"{record['check']}: {record['reason']}. Fix: {record['fix']}" for record in verdicts.records if record["verdict"] == "fail"]
     if failed:
         module.fail_json(msg="; ".join(failed), **result)
     module.exit_json(**result)

@@ -1,5 +1,8 @@
 #!/usr/bin/python
-"""Make files hold exactly these texts, all of them in one round trip: the Ansible module `small_files`. Root's, and atomic each."""
+"""Ansible module `small_files`: write several files of root atomically in one task.
+
+A loop over ansible.builtin.copy needs one connection per file, which is slow on many hosts.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from ansible.module_utils.basic import AnsibleModule
 
 
 def differs(path: Path, content: str, mode: int) -> str | None:
-    """Return the text that a file has now where it, or its mode, is another; None where all is as it should be."""
+    """Return the current text of a file if its text or mode differs; None if both are equal."""
     try:
         before = path.read_text("utf-8", "replace")
     except FileNotFoundError:
@@ -21,7 +24,7 @@ def differs(path: Path, content: str, mode: int) -> str | None:
 
 
 def write(path: Path, content: str, mode: int) -> None:
-    """Replace a file at once, and make its folder where there is none."""
+    """Replace a file atomically; create its folder if it is missing."""
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=".primus-")
     try:
@@ -35,7 +38,7 @@ def write(path: Path, content: str, mode: int) -> None:
 
 
 def main() -> None:
-    """Read the arguments, compare, write what differs, and report it."""
+    """Run as an Ansible module."""
     options = {
         "path": {"type": "str", "required": True},
         "content": {"type": "str", "required": True},
@@ -55,7 +58,7 @@ def main() -> None:
             try:
                 write(path, file["content"], mode)
             except OSError as error:
-                module.fail_json(msg=f"{file['path']} cannot be written: {error}. Fix: see that its file system is writable and has room")
+                module.fail_json(msg=f"{file['path']} cannot be written: {error}. Fix: make its file system writable, or free space on it")
     module.exit_json(changed=bool(diff), diff=diff)
 
 

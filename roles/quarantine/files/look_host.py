@@ -1,6 +1,6 @@
-"""Print what this host knows of quarantines, as one line of JSON; reads only, and needs no root.
+"""Print the quarantines that this host knows as one line of JSON. Reads only, and needs no root.
 
-Of itself: its record and its health, as the gate reads it. Of others, where it is a controller of Slurm's: their records and states.
+Of itself: its record and its health. On a Slurm controller also the records and Slurm states of all nodes.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any
 STATE = Path("/var/lib/primus")
 GATE = "/usr/local/lib/primus/health_gate.py"
 CALL_S = 10
-# Node, state, reason; a reason may hold anything but a bar (filter_plugins/quarantine.py).
+# Node, state, reason. A reason has no bar (filter_plugins/quarantine.py).
 SINFO = ["sinfo", "--noheader", "--Node", "--format=%N|%T|%E"]
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return a record; a file that is no record says so in its own place, dated before every other copy."""
+    """Return a record. An invalid file gives a record with the problem as reason, older than all other copies."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         return {**found, "owner": str(found["owner"]), "reason": str(found["reason"]), "time": float(found["time"])}
@@ -33,7 +33,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def run(argv: list[str]) -> str:
-    """Return what a program prints; nothing where it is not there or hangs."""
+    """Return the output of a program; empty if it is missing or times out."""
     try:
         return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=CALL_S).stdout
     except (OSError, subprocess.TimeoutExpired):
@@ -41,18 +41,18 @@ def run(argv: list[str]) -> str:
 
 
 def health() -> dict[str, str]:
-    """Return the verdict and the reason of this host's health."""
+    """Return the verdict and the reason of the health of this host."""
     if not Path(GATE).exists():
         return {"verdict": "", "reason": "no health checks here"}
     try:
         reading = json.loads(run([sys.executable, "-I", GATE, "read", "--json"]))
     except ValueError:
-        return {"verdict": "unknown", "reason": "the health gate gave no answer"}
+        return {"verdict": "unknown", "reason": "primus-health does not answer"}
     return {"verdict": reading["verdict"], "reason": reading["reason"]}
 
 
 def slurm() -> dict[str, list[str]]:
-    """Return state and reason of every node, where this host is a controller."""
+    """Return state and reason of every node, if this host is a controller."""
     controller = Path("/etc/slurm/nodes.d").is_dir()
     rows = [line.split("|", 2) for line in (run(SINFO) if controller else "").splitlines()]
     return {row[0].strip(): [row[1].strip(), row[2].strip()] for row in rows if len(row) == 3}

@@ -1,7 +1,8 @@
 #!/usr/bin/python
-"""Read, write or remove the record of a host's quarantine: the Ansible module `quarantine_record`.
+"""Ansible module `quarantine_record`: read, write or remove the quarantine record of a host.
 
-`seen` changes nothing: it returns the record that lies here, this host's health as its gate reads it, and the time here.
+A module, because a record must be synced to disk, and because record, health and time of the host are read in one call: `state: seen`,
+which changes nothing.
 """
 
 from __future__ import annotations
@@ -21,20 +22,20 @@ GATE_S = 30
 
 
 def read_record(path: Path) -> tuple[dict[str, Any], str]:
-    """Return the record, an empty one where there is none, and why what lies there is no record."""
+    """Return the record (empty if there is none), and the problem if the file is not a record."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}, ""
     except (OSError, ValueError) as error:
-        return {}, f"the record of the quarantine in {path} cannot be read: {error}"
+        return {}, f"the quarantine record {path} cannot be read: {error}"
     if isinstance(found, dict) and {"owner", "reason", "time"} <= found.keys():
         return found, ""
-    return {}, f"the record of the quarantine in {path} has no owner, reason or time"
+    return {}, f"the quarantine record {path} has no owner, reason or time"
 
 
 def read_health(gate: str = GATE) -> dict[str, Any]:
-    """Return what the gate says; no answer is unknown."""
+    """Return the health of the host; unknown if primus-health does not answer."""
     unknown = {"verdict": "unknown", "written": 0.0, "checks": []}
     if not Path(gate).exists():
         return {**unknown, "reason": "this host has no health checks (role node_health)"}
@@ -42,24 +43,24 @@ def read_health(gate: str = GATE) -> dict[str, Any]:
         done = subprocess.run(["python3", "-I", gate, "read", "--json"], capture_output=True, text=True, check=False, timeout=GATE_S)
         return dict(json.loads(done.stdout))
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-        return {**unknown, "reason": f"the health gate gave no answer: {error}"}
+        return {**unknown, "reason": f"primus-health does not answer: {error}"}
 
 
 def write_record(path: Path, record: dict[str, Any]) -> None:
-    """Replace the file at once; everybody may read why a host is out of service."""
+    """Replace the file atomically. All accounts may read it."""
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=".primus-")
     with os.fdopen(handle, "w", encoding="utf-8") as stream:
         json.dump(record, stream, indent=1, sort_keys=True)
         stream.write("\n")
         stream.flush()
-        os.fsync(stream.fileno())  # a host in quarantine may lose its power next
+        os.fsync(stream.fileno())  # a quarantined host may lose power next
     Path(name).chmod(0o644)
     Path(name).replace(path)
 
 
 def main() -> None:
-    """Read the arguments, act and report."""
+    """Run as an Ansible module."""
     spec = {
         "path": {"type": "path", "required": True},
         "state": {"type": "str", "required": True, "choices": ["seen", "present", "absent"]},
@@ -78,7 +79,9 @@ def main() -> None:
             else:
                 path.unlink()
     except OSError as error:
-        module.fail_json(msg=f"the record of the quarantine in {path}: {error}. Fix: mend that file system, then the same again")
+        module.fail_json(
+            msg=f"the quarantine record {path} cannot be written: {error}. Fix: repair that file system and run the command again"
+        )
     module.exit_json(changed=changed)
 
 

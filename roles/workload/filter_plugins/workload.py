@@ -50,7 +50,7 @@ def find_issues(variables: Mapping[str, Any], inventory: InventoryFacts) -> list
     return issues
 
 
-def refusals(variables: Mapping[str, Any], groups: Mapping[str, Sequence[str]], hostvars: Mapping[str, Any]) -> list[str]:
+def problems(variables: Mapping[str, Any], groups: Mapping[str, Sequence[str]], hostvars: Mapping[str, Any]) -> list[str]:
     """Return one line per mistake, with its fix."""
     return [f"{issue}. Fix: {issue.fix}" for issue in find_issues(variables, InventoryFacts(groups, hostvars))]
 
@@ -238,4 +238,4 @@ class FilterModule:
 
     def filters(self) -> dict[str, Callable[..., Any]]:
         """Return the filters by name."""
-        return {"workload_new_id": job_request.new_id, "workload_refusals": refusals, "workload_document": document}
+        return {"workload_new_id": job_request.new_id, "workload_problems": problems, "workload_document": document}

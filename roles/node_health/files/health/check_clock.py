@@ -1,11 +1,11 @@
-"""Is the clock kept by a time service, and how far off is it? Asks chrony, else systemd; sets nothing."""
+"""Check that a time service keeps the clock, and how far the clock is off. Uses chrony, else systemd."""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING
 
-from finding import FAIL, PASS, SKIPPED, UNKNOWN, ask, container, finding, serve
+from finding import FAIL, PASS, SKIPPED, UNKNOWN, container, finding, run, serve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,33 +15,33 @@ if TYPE_CHECKING:
 FIX = "see `chronyc sources` and `systemctl status chrony`; the phase baseline sets the time service up"
 
 
-def judge(settings: Settings) -> Iterator[Finding]:
-    """Judge the clock against `max_offset_s`. Not synchronised is unknown: nobody knows then how far off it is."""
+def check(settings: Settings) -> Iterator[Finding]:
+    """Compare the offset of the clock with `max_offset_s`. Without synchronisation the offset is unknown."""
     kind = container(settings.get("root", "/"))
     if kind:
-        yield finding("clock", SKIPPED, reason=f"the clock belongs to the machine below this {kind} container")
+        yield finding("clock", SKIPPED, reason=f"the clock is that of the host of this {kind} container")
         return
-    status, tracking = ask(["chronyc", "-n", "tracking"])
+    status, tracking = run(["chronyc", "-n", "tracking"])
     if status == 0:
-        yield judge_tracking(tracking, settings["max_offset_s"])
+        yield check_tracking(tracking, settings["max_offset_s"])
         return
-    status, answer = ask(["timedatectl", "show", "--property=NTPSynchronized", "--value"])
+    status, answer = run(["timedatectl", "show", "--property=NTPSynchronized", "--value"])
     if status == 0 and answer == "yes":
         yield finding("clock", PASS, expected="synchronised", found="synchronised", source="timedatectl")
         return
-    reason = "no time service keeps the clock" if status == 0 else f"neither chronyc nor timedatectl answers: {answer}"
+    reason = "no time service synchronises the clock" if status == 0 else f"neither chronyc nor timedatectl answers: {answer}"
     yield finding(
         "clock", UNKNOWN, expected="synchronised", found=answer if status == 0 else "", source="timedatectl", reason=reason, fix=FIX
     )
 
 
-def judge_tracking(tracking: str, limit: float) -> Finding:
-    """Judge what `chronyc tracking` printed."""
+def check_tracking(tracking: str, limit: float) -> Finding:
+    """Check the output of `chronyc tracking`."""
     leap = re.search(r"(?m)^Leap status\s*:\s*(.+)$", tracking)
     offset = re.search(r"(?m)^System time\s*:\s*([0-9.]+) seconds (fast|slow)", tracking)
     fields = {"expected": f"<= {limit:g}", "unit": "s", "source": "node_health_clock_max_offset_s"}
     if not leap or not offset or leap.group(1).strip() == "Not synchronised":
-        reason = "chrony follows no server, so nobody knows how far off the clock is"
+        reason = "chrony has no time server, so the offset of the clock is unknown"
         return finding("clock", UNKNOWN, **fields, found=leap.group(1).strip() if leap else "", reason=reason, fix=FIX)
     seconds = float(offset.group(1))
     reason = f"the clock is {seconds:g} s {offset.group(2)}"
@@ -49,4 +49,4 @@ def judge_tracking(tracking: str, limit: float) -> Finding:
 
 
 if __name__ == "__main__":
-    serve(judge)
+    serve(check)

@@ -1,6 +1,6 @@
-"""Has the kernel reported broken hardware lately? Looks for patterns in the log of this boot; what nobody can read is unknown.
+"""Search the kernel log of this boot for messages about broken hardware. A log that cannot be read is unknown.
 
-Only what means broken hardware is a pattern: a corrected error, or a fault of a program on a GPU, is none.
+Corrected errors, and faults of programs on GPUs, are not among the patterns.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from finding import FAIL, PASS, SKIPPED, UNKNOWN, ask, container, finding, serve
+from finding import FAIL, PASS, SKIPPED, UNKNOWN, container, finding, run, serve
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from finding import Finding, Settings
 
-# name, regular expression, source, how to mend it
+# name, regular expression, source, fix
 PATTERNS = (
     (
         "machine_check",
@@ -35,7 +35,7 @@ PATTERNS = (
         "amdgpu_ras",
         r"amdgpu.*([1-9]\d* (new )?uncorrectable hardware errors|RAS records:\s*\d+ exceed|device lost from bus|GPU reset.*failed)",
         "Linux drivers/gpu/drm/amd/amdgpu/amdgpu_ras.c, amdgpu_ras_eeprom.c, amdgpu_device.c",
-        "drain the node; see `amd-smi metric --ecc`; reset the GPU, and replace it where it comes back",
+        "drain the node; see `amd-smi metric --ecc`; reset the GPU, and replace it if the error comes back",
     ),
     (
         "nvswitch",
@@ -66,26 +66,26 @@ XID = re.compile(r"NVRM: Xid \(([^)]*)\): (\d+)")
 XID_SOURCE = "https://docs.nvidia.com/deploy/xid-errors/"
 
 
-def judge(settings: Settings) -> Iterator[Finding]:
-    """Judge the lines of the last `window_s`; `xids`, `patterns` (name, pattern, fix) and `ignore` are the site's."""
+def check(settings: Settings) -> Iterator[Finding]:
+    """Check the lines of the last `window_s`; `xids`, `patterns` (name, pattern, fix) and `ignore` come from hosts.yaml."""
     kind = container(settings.get("root", "/"))
     if kind:
-        yield finding("kernel_log", SKIPPED, reason=f"the kernel log belongs to the machine below this {kind} container")
+        yield finding("kernel_log", SKIPPED, reason=f"the kernel log is that of the host of this {kind} container")
         return
     since = time.time() - settings["window_s"]
     lines = read_log()
     if isinstance(lines, str):
-        fix = "run `journalctl -k -b` and `dmesg` as root on this host and see why they give nothing"
+        fix = "run `journalctl -k -b` and `dmesg` as root on this host and correct the error"
         yield finding("kernel_log", UNKNOWN, source="journalctl -k, dmesg", reason=f"the kernel log cannot be read: {lines}", fix=fix)
         return
-    yield from judge_lines([line for at, line in lines if at >= since], settings)
+    yield from check_lines([line for at, line in lines if at >= since], settings)
 
 
-def judge_lines(lines: Iterable[str], settings: Settings) -> Iterator[Finding]:
-    """Yield one record for each kind of error that was found, with its latest line; or one pass."""
+def check_lines(lines: Iterable[str], settings: Settings) -> Iterator[Finding]:
+    """Yield one record for each kind of error, with its latest line; or one pass."""
     ignored = [re.compile(pattern) for pattern in settings["ignore"]]
-    own = tuple((entry["name"], entry["pattern"], "node_health_kernel_log_patterns", entry["fix"]) for entry in settings["patterns"])
-    known = [(name, re.compile(pattern), source, fix) for name, pattern, source, fix in (*PATTERNS, *own)]
+    site = tuple((entry["name"], entry["pattern"], "node_health_kernel_log_patterns", entry["fix"]) for entry in settings["patterns"])
+    known = [(name, re.compile(pattern), source, fix) for name, pattern, source, fix in (*PATTERNS, *site)]
     found: dict[tuple[str, str, str, str], list[str]] = {}
     count = 0
     for line in lines:
@@ -97,29 +97,29 @@ def judge_lines(lines: Iterable[str], settings: Settings) -> Iterator[Finding]:
                 found.setdefault((name, "", source, fix), []).append(line)
         xid = XID.search(line)
         if xid and int(xid.group(2)) in settings["xids"]:
-            fix = f"drain the node; look Xid {xid.group(2)} up in NVIDIA's catalogue, and reset or replace the GPU"
+            fix = f"drain the node; see Xid {xid.group(2)} in {XID_SOURCE}, and reset or replace the GPU"
             found.setdefault((f"xid_{xid.group(2)}", xid.group(1), XID_SOURCE, fix), []).append(line)
     hours = f"{settings['window_s'] / 3600:g} h"
     for (name, device, source, fix), hits in found.items():
-        reason = f"{len(hits)} x in {hours}, the last: {hits[-1].strip()[:160]}"
+        reason = f"{len(hits)} times in {hours}, last: {hits[-1].strip()[:160]}"
         yield finding(
             f"kernel_log_{name}", FAIL, device=device, expected="none", found=len(hits), unit="lines", source=source, reason=reason, fix=fix
         )
     if not found:
         yield finding(
-            "kernel_log", PASS, expected="no line of broken hardware", found=f"none in {count} lines of {hours}", source="patterns"
+            "kernel_log", PASS, expected="no message about broken hardware", found=f"none in {count} lines of {hours}", source="patterns"
         )
 
 
 def read_log() -> list[tuple[float, str]] | str:
-    """Return the lines of this boot with their time (seconds since the epoch); a text is the reason why there are none."""
+    """Return the lines of this boot with their time (seconds since the epoch), or the reason (a text) why there are none."""
     journal = ["journalctl", "--dmesg", "--boot", "--quiet", "--no-pager", "--output=short-unix", "--lines=100000"]
-    status, first = ask(journal)
+    status, first = run(journal)
     lines = list(_journal_lines(first)) if status == 0 else []
     if lines:
         return lines
-    # A journal that is kept nowhere, or not for the kernel: ask the kernel itself, which may name the caller ([T1]) behind the time.
-    status, second = ask(["dmesg"])
+    # The journal may not have the kernel log; dmesg does. It may print the caller ([T1]) after the time.
+    status, second = run(["dmesg"])
     started = time.time() - float(Path("/proc/uptime").read_text("utf-8").split()[0])
     lines = [
         (started + float(match.group(1)), match.group(2))
@@ -137,8 +137,8 @@ def _journal_lines(text: str) -> Iterator[tuple[float, str]]:
         try:
             yield float(at), rest
         except ValueError:
-            continue  # a continued line, or a mark such as `-- Boot ... --`
+            continue  # a continued line, or a separator such as `-- Boot ... --`
 
 
 if __name__ == "__main__":
-    serve(judge)
+    serve(check)

@@ -1,4 +1,4 @@
-"""What every check shares: its settings come as JSON on standard input, its verdict records go as JSON to standard output."""
+"""Functions that all checks share. A check reads its settings as JSON from standard input and prints verdict records as JSON."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FIELDS = ("check", "verdict", "expected", "found", "unit", "source", "reason", "
 
 
 def finding(check: str, verdict: str, **fields: object) -> Finding:
-    """Return one verdict record; a pass has no reason and nothing to mend."""
+    """Return one verdict record; a pass has no reason and no fix."""
     known = {**dict.fromkeys(FIELDS, ""), "check": check, "verdict": verdict, **{name: str(value) for name, value in fields.items()}}
     if verdict == PASS:
         known.update(reason="", fix="")
@@ -29,15 +29,15 @@ def finding(check: str, verdict: str, **fields: object) -> Finding:
     return known
 
 
-def serve(judge: Callable[[Settings], Iterable[Finding]]) -> None:
-    """Read the settings, judge, and print what was found: the whole main program of a check."""
-    sys.stdout.write(json.dumps({"verdicts": list(judge(json.load(sys.stdin)))}) + "\n")
+def serve(check: Callable[[Settings], Iterable[Finding]]) -> None:
+    """Read the settings, run the check and print its records; the main program of a check."""
+    sys.stdout.write(json.dumps({"verdicts": list(check(json.load(sys.stdin)))}) + "\n")
 
 
-def ask(argv: Sequence[str], text: str = "") -> tuple[int, str]:
-    """Run a program that only reads, `text` on its standard input; return exit status (127: not installed) and output.
+def run(argv: Sequence[str], text: str = "") -> tuple[int, str]:
+    """Run a program with `text` as standard input; return the exit code (127: not installed) and the output.
 
-    It has no time limit of its own: the runner kills the check with everything that it started.
+    There is no time limit: the runner kills the check with all its child processes.
     """
     environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
     try:
@@ -49,19 +49,19 @@ def ask(argv: Sequence[str], text: str = "") -> tuple[int, str]:
 
 
 def container(root: str = "/") -> str:
-    """Return whose container this is, or an empty string on a machine of its own."""
+    """Return the kind of the container in which this runs; empty outside of containers."""
     named = Path(root, "run/systemd/container")
     if named.is_file():
         return named.read_text("utf-8").strip() or "some"
-    marks = {"run/.containerenv": "podman", ".dockerenv": "docker"}
-    return next((kind for path, kind in marks.items() if Path(root, path).exists()), "")
+    kinds = {"run/.containerenv": "podman", ".dockerenv": "docker"}
+    return next((kind for path, kind in kinds.items() if Path(root, path).exists()), "")
 
 
 def mounts(root: str = "/") -> Iterator[tuple[str, str, bool]]:
-    """Yield mount point, file system type, and whether it is read-only, as the host's first process sees them.
+    """Yield mount point, file system type, and whether it is read-only, in the mount namespace of process 1.
 
-    Its own view would not do: the unit's confinement makes nearly everything read-only there. Of mounts on one point the
-    last one counts, which is why the caller takes the last. Format: proc_pid_mountinfo(5).
+    The sandbox of the unit makes almost everything read-only in its own namespace. If several mounts have one mount point, the last one
+    counts. Format: proc_pid_mountinfo(5).
     """
     for line in Path(root, "proc/1/mountinfo").read_text("utf-8", "replace").splitlines():
         fields, _, rest = line.partition(" - ")

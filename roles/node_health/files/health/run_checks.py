@@ -1,9 +1,9 @@
-"""Run this host's checks, one process each, and write what they found to health.json: what the timer primus-health starts.
+"""Run the health checks, each as a process, and write their results to health.json. The timer primus-health starts it.
 
     run_checks.py [--config /etc/primus/health_checks.json] [--out /var/lib/primus/health.json] [--locks /run/primus-health]
 
-It observes and changes nothing else. A check that hangs, crashes or says nothing gives `unknown`. Exit codes: 0 the file was
-written, whatever it says; 1 it could not be written, so that the old one goes stale.
+It changes nothing else. A check that hangs, crashes or prints nothing is `unknown`. Exit codes: 0 if the file was written, whatever the
+verdict; 1 if it could not be written, so that the old one expires.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 SCHEMA = "primus.health/1"
 VERDICT_SCHEMA = "primus.verdict/1"
 WORDS = (PASS, FAIL, UNKNOWN, SKIPPED)
-# How long a killed check may take to be gone; one that waits for a device or a dead server cannot be killed and is left behind.
-GONE_S = 2.0
-# What stands in the file where there is no configuration that could say how long it holds.
+# Time limit for the end of a killed check. A process that waits for a device or a dead server cannot be killed and is left behind.
+KILL_WAIT_S = 2.0
+# The validity of a result without a readable configuration.
 DEFAULT_VALID_FOR_S = 300
 
 
 class Check(NamedTuple):
-    """A program `check_<name>.py` with its settings; `device` is the path that it looks at, where it looks at one."""
+    """A program `check_<name>.py` with its settings; `device` is the checked path, if there is one."""
 
     name: str
     device: str
@@ -55,7 +55,7 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     try:
         config = json.loads(options.config.read_text("utf-8"))
-        records = [record for check in planned(config) for record in look(check, config, options.locks)]
+        records = [record for check in plan_checks(config) for record in run_one(check, config, options.locks)]
     except (OSError, ValueError, KeyError, TypeError) as error:
         config = {}
         fix = "apply the phase gpu again, which writes the configuration"
@@ -67,25 +67,25 @@ def main(arguments: list[str]) -> int:
     try:
         replace(options.out, json.dumps(document, indent=1) + "\n")
     except OSError as error:
-        sys.stderr.write(f"<3>{options.out} cannot be written and goes stale: {error}\n")
+        sys.stderr.write(f"<3>{options.out} cannot be written and expires: {error}\n")
         return 1
     if document["verdict"] != before:
-        # The number is the level in the journal: 5 is a notice (sd-daemon(3)).
+        # The number is the level in the journal; 5 is a notice (sd-daemon(3)).
         sys.stdout.write(f"<5>health: {before or 'no verdict'} -> {document['verdict']}{summary(records)}\n")
     return 0
 
 
-def planned(config: dict[str, Any]) -> list[Check]:
-    """Return the checks that the configuration asks for; each path is one of its own, so that one that hangs hides no other."""
+def plan_checks(config: dict[str, Any]) -> list[Check]:
+    """Return the configured checks. Each path is a separate check, so that one that hangs does not affect the others."""
     disks = [Check("disk", path, {"path": path, **config["disk"]}) for path in config["disk_paths"]]
     mounts = [Check("mount", entry["path"], entry) for entry in config["mounts"]]
-    units = {"units": config["units"], "brought": config["brought_units"]}
+    units = {"units": config["units"], "managed": config["managed_units"]}
     daemons = [Check("unit", "", units)] if any(units.values()) else []
     return [*disks, *mounts, *daemons, *(Check(name, "", config[name]) for name in ("clock", "memory_errors", "kernel_log", "gpu_count"))]
 
 
-def look(check: Check, config: dict[str, Any], locks: Path) -> list[Record]:
-    """Run one check, unless the site skips it; return its records."""
+def run_one(check: Check, config: dict[str, Any], locks: Path) -> list[Record]:
+    """Run one check, unless it is skipped; return its records."""
     started = time.time()
     reason = config["skip"].get(check.name)
     if reason is not None:
@@ -96,12 +96,12 @@ def look(check: Check, config: dict[str, Any], locks: Path) -> list[Record]:
 
 
 def run_check(name: str, device: str, settings: dict[str, Any], timeout_s: float, locks: Path) -> list[Finding]:
-    """Run one check as a process of its own and wait for it, but not for ever."""
+    """Run one check as a process and wait for it up to `timeout_s`."""
     locks.mkdir(mode=0o700, parents=True, exist_ok=True)
-    locks.chmod(0o700)  # whoever can open a lock may hold it
+    locks.chmod(0o700)  # an account that can open a lock file could hold the lock
     with (locks / f"{name}{device.replace('/', '-')}.lock").open("w") as lock:
         try:
-            # The check inherits it: as long as one that cannot be killed lives, no second one piles up behind it.
+            # The check inherits the lock. While a check that cannot be killed lives, no second one is started.
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return [no_answer(name, device, "an earlier run of this check still hangs and cannot be killed")]
@@ -114,39 +114,39 @@ def run_check(name: str, device: str, settings: dict[str, Any], timeout_s: float
             output, errors = process.communicate(json.dumps(settings).encode(), timeout=timeout_s)
         except subprocess.TimeoutExpired:
             end(process)
-            return [no_answer(name, device, f"it gave no answer within {timeout_s:g} s and was killed")]
+            return [no_answer(name, device, f"it did not finish within {timeout_s:g} s and was killed")]
     return read_answer(name, device, process.returncode, output, errors)
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """Kill a check with everything that it started, and wait a moment for it to go."""
+    """Kill a check with its child processes, and wait up to KILL_WAIT_S for its end."""
     os.killpg(process.pid, signal.SIGKILL)
     try:
-        process.wait(GONE_S)
+        process.wait(KILL_WAIT_S)
     except subprocess.TimeoutExpired:
-        process.returncode = -signal.SIGKILL  # it waits in the kernel; nobody is to wait for it
+        process.returncode = -signal.SIGKILL  # it waits in the kernel; do not wait for it again
 
 
 def read_answer(name: str, device: str, status: int, output: bytes, errors: bytes) -> list[Finding]:
-    """Read the records that a check printed; what is no record is no answer."""
+    """Parse the records of a check; invalid output gives `unknown`."""
     try:
         found = json.loads(output)["verdicts"]
         if status == 0 and found and all(record["verdict"] in WORDS and record["check"] for record in found):
             return [{field: str(record.get(field, "")) for field in FIELDS} for record in found]
     except (ValueError, KeyError, TypeError):
         pass
-    words = (errors.decode("utf-8", "replace").strip().splitlines() or ["it said nothing"])[-1]
-    return [no_answer(name, device, f"the check ended with {status}: {words[:200]}")]
+    message = (errors.decode("utf-8", "replace").strip().splitlines() or ["no output"])[-1]
+    return [no_answer(name, device, f"the check exited with {status}: {message[:200]}")]
 
 
 def no_answer(name: str, device: str, reason: str) -> Finding:
-    """Return the record of a check that could not look."""
-    fix = f"run it by hand: python3 {Path(__file__).with_name(f'check_{name}.py')}; see `journalctl -u primus-health`"
+    """Return the record of a check without a result."""
+    fix = f"run it manually: python3 {Path(__file__).with_name(f'check_{name}.py')}; see `journalctl -u primus-health`"
     return finding(name, UNKNOWN, device=device, reason=reason, fix=fix)
 
 
 def dated(found: Iterable[Finding], host: str, started: float) -> Iterable[Record]:
-    """Complete records with host, times and schema."""
+    """Add host, times and schema to records."""
     seconds = round(time.time() - started, 3)
     for record in found:
         yield {**record, "host": host, "started": started, "seconds": seconds, "schema": VERDICT_SCHEMA}
@@ -175,13 +175,13 @@ def verdict_in(path: Path) -> str:
 
 
 def summary(records: list[Record]) -> str:
-    """Say what is wrong, in one line."""
+    """Return the failed and unknown records in one line."""
     wrong = [f"{record['check']} {record['device']} {record['verdict']}: {record['reason']}" for record in records]
     return "".join(f"; {text}" for text, record in zip(wrong, records) if record["verdict"] in (FAIL, UNKNOWN))  # noqa: B905 (Python 3.9)
 
 
 def replace(path: Path, text: str) -> None:
-    """Put a file in place of the old one at once: a reader sees the old text or the new one, after a crash as well."""
+    """Replace a file atomically: readers see the old or the new text, also after a crash."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as stream:

@@ -1,4 +1,4 @@
-"""Begin a bench, judge it, and decide who serves, on the controller: the Ansible action `bench_station`."""  # noqa: INP001 - Ansible loads plugins by path
+"""Ansible action `bench_evaluation`: start a bench on the controller, evaluate its results, and decide which hosts pass."""  # noqa: INP001 - Ansible loads plugins by path
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
 
 class ActionModule(ActionBase):
-    """`begin` forgets the bench before; `decide` leaves decisions, history and reports.
+    """Uses `primus_bootstrap.bench` on the controller, so it cannot be a module.
 
-    `judge` says in which round is measured again, 0 where nothing is.
-
-    `next` takes in a round of runs over several hosts and says what the next one is; `more` is false where there is none.
+    `begin` clears the results of the previous bench. `rerun` returns the round of repeated measurements, 0 if there is none. `next` reads
+    a round of runs over several hosts and returns the next one; `more` is false after the last. `decide` writes decisions, history and
+    reports.
     """
 
     _VALID_ARGS = frozenset({"state", "folder", "policy_file", "tier", "hosts", "fleet", "limit_percent", "cluster", "present", "at_once"})
 
     def run(self, tmp: None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Return the tiers at the begin, and at the end the verdicts that people have to see."""
+        """Return the tiers for `begin`, and the reported verdicts for `decide`."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         try:
             from primus_bootstrap.bench import finalize  # noqa: PLC0415 - where it is missing the error has a fix
@@ -56,7 +56,7 @@ class ActionModule(ActionBase):
                 present, at_once = tuple(args["present"]), int(args["at_once"])
                 what = next_round(store, fleet, present=present, facts=lambda: _facts(hostvars, fleet.hosts), at_once=at_once)
                 return {**result, "changed": False, "more": bool(what), "what": what}
-            if args["state"] == "judge":
+            if args["state"] == "rerun":
                 return {**result, "changed": False, "round": finalize.request_reruns(store, fleet)}
             shown = finalize.finish(store, fleet)
         except PrimusError as problem:
@@ -65,7 +65,7 @@ class ActionModule(ActionBase):
 
 
 def _facts(hostvars: Mapping[str, Mapping[str, Any]], hosts: Iterable[str]) -> dict[str, dict[str, str]]:
-    """Return what the inventory states of each host: its address, as training jobs use it, and where it is."""
+    """Return address, switch and rack of each host from the inventory; the address is the one that training jobs use."""
     known = {host: hostvars[host] for host in hosts}
     return {
         host: {
