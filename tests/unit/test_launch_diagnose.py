@@ -427,3 +427,101 @@ def test_hundreds_of_ranks_are_read_in_seconds(tmp_path: Path) -> None:
 
     assert (found.cause.name if found.cause else None, len(found.followed)) == ("peer_lost", 299)
     assert time.monotonic() - started < 30
+
+
+def test_an_error_of_a_rank_that_lived_on_while_others_made_steps_is_not_the_cause(tmp_path: Path) -> None:
+    """Only rank 0 logs steps."""
+    events(tmp_path, 0, (10.0, "step 1 loss 2.4"), (900.0, "step 90 loss 2.1"), (950.0, "RuntimeError: Connection closed by peer"))
+    record(tmp_path, 0, ended=951.0, exit_code=1)
+    events(tmp_path, 1, (20.0, "OSError: [Errno 116] Stale file handle: '/data/1'"), (940.0, "Traceback"), (940.0, "KeyError: 1"))
+    record(tmp_path, 1, ended=941.0, exit_code=1)
+    found = diagnosis.diagnose(tmp_path)
+
+    assert (found.first.rank if found.first else None, found.cause) == (1, None)
+    assert [item.cause.name for item in found.also] == ["peer_lost", "storage_lost"]
+
+
+def test_a_fatal_error_counts_although_other_ranks_made_further_steps(tmp_path: Path) -> None:
+    """Ranks that do not communicate, or one long step."""
+    events(tmp_path, 0, (900.0, "step 90 loss 2.1"))
+    record(tmp_path, 0, ended=901.0, exit_code=143, signal=TERM, stopped_at=900.5)
+    events(tmp_path, 1, (20.0, "OSError: [Errno 116] Stale file handle: '/data/1'"))
+    record(tmp_path, 1, ended=20.5, exit_code=1)
+    found = diagnosis.diagnose(tmp_path)
+
+    assert (found.first.rank if found.first else None, found.cause.name if found.cause else None) == (1, "storage_lost")
+
+
+@pytest.mark.parametrize(
+    ("signal", "line", "cause"),
+    [
+        (KILL, "OSError: [Errno 28] No space left on device", "killed"),  # the exception did not end the program
+        (KILL, "NCCL WARN NET/IB : Got completion from peer 10.0.0.2<1> with status=12 opcode=0", "rdma_failed"),
+        (11, "ModuleNotFoundError: No module named 'apex'", "crash"),  # programs try to import it
+        (11, "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1 GiB", "gpu_out_of_memory"),  # crashed while it ended
+        (6, "ImportError: cannot import name 'flash_attn_func'", None),
+    ],
+)
+def test_an_exception_that_the_program_handled_does_not_explain_a_signal(tmp_path: Path, signal: int, line: str, cause: str | None) -> None:
+    """Python ends a program with an exit code after an exception, not with a signal."""
+    events(tmp_path, 0, (5.0, line))
+    record(tmp_path, 0, world_size=1, ended=60.0, exit_code=128 + signal, signal=signal)
+    found = diagnosis.diagnose(tmp_path)
+
+    assert (found.cause.name if found.cause else None) == cause
+
+
+@pytest.mark.parametrize(
+    ("at", "line", "cause"),
+    [
+        (5000.0, "NVRM: Xid (PCI:0000:c1:00): 79, GPU has fallen off the bus.", "gpu_lost"),  # while the ranks waited
+        (100.0, "NVRM: Xid (PCI:0000:c1:00): 79, GPU has fallen off the bus.", "collective_timeout"),  # steps followed
+        (5000.0, "nfs: server nas not responding, still trying", "storage_lost"),
+    ],
+)
+def test_a_kernel_line_counts_if_it_is_from_the_time_for_which_the_ranks_waited(tmp_path: Path, at: float, line: str, cause: str) -> None:
+    """They waited for two hours."""
+    waited = "Watchdog caught collective operation timeout: WorkNCCL(Timeout(ms)=7200000) ran for 7200010 milliseconds before timing out."
+    events(tmp_path, 0, (4000.0, "step 12 loss 2.4"), (11500.0, waited))
+    record(tmp_path, 0, world_size=1, ended=11501.0, exit_code=134, signal=6)
+    kernel(tmp_path, 0, [(START + at, line)])
+    found = diagnosis.diagnose(tmp_path)
+
+    assert (found.cause.name if found.cause else None) == cause
+
+
+def test_a_kernel_line_that_a_later_line_revokes_is_ignored(tmp_path: Path) -> None:
+    """The NFS server responded again."""
+    sample("collective_timeout", tmp_path)
+    kernel(tmp_path, 0, [(START + 3, "nfs: server nas not responding, still trying"), (START + 4, "nfs: server nas OK")])
+    found = diagnosis.diagnose(tmp_path)
+
+    assert found.cause is not None
+    assert (found.cause.name, [item.cause.name for item in found.also if item.file.startswith("kernel")]) == ("collective_timeout", [])
+
+
+def test_a_lost_gpu_explains_an_exception_that_names_a_gpu_but_no_other(tmp_path: Path) -> None:
+    """Neither exception matches a cause."""
+    for number, (line, cause) in enumerate(
+        {"RuntimeError: CUDA error: unknown error": "gpu_lost", "RuntimeError: bad batch": None}.items()
+    ):
+        run_dir = tmp_path / str(number)
+        events(run_dir, 0, (50.0, line))
+        record(run_dir, 0, world_size=1, ended=51.0, exit_code=1)
+        kernel(run_dir, 0, [(START + 49, "NVRM: Xid (PCI:0000:c1:00): 79, GPU has fallen off the bus.")])
+        found = diagnosis.diagnose(run_dir)
+
+        assert (found.cause.name if found.cause else None) == cause
+
+
+def test_bytes_that_are_not_utf_8_and_colours_do_not_hide_a_cause(tmp_path: Path) -> None:
+    """Lines as torchtitan, mpirun and kubectl print them."""
+    for number, before in enumerate(
+        (b"\xff\xfe ", b"\x1b[31m", b"[1,3]<stderr>:", b"2024-11-28T07:42:11.527Z ", b"(Worker pid=7, ip=10.0.0.1) ")
+    ):
+        run_dir = tmp_path / str(number)
+        record(run_dir, 0, world_size=1, ended=9.0, exit_code=1)
+        rank_log.log_path(run_dir, 0).write_bytes(b"hello\n" + before + b"torch.OutOfMemoryError: CUDA out of memory.\n")
+        found = diagnosis.diagnose(run_dir)
+
+        assert (found.cause.name if found.cause else None) == "gpu_out_of_memory"

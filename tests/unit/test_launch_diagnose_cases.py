@@ -123,3 +123,66 @@ def test_every_case_names_known_keys(file: Path) -> None:
         assert "expect" in case
         for rank in case.get("ranks", {}).values():
             assert set(rank) <= {"log", "exit", "signal", "stopped", "at", "pid", "node", "noend"}
+
+
+# The rules hold for every line of every case, not only for the cases that were made for them.
+CASES = [(file.stem, name, case) for file in sorted(SAMPLES.glob("*.yml")) for name, case in yaml.safe_load(file.read_text()).items()]
+WITH_LOG = [pytest.param(lines_of(case["log"]), id=f"{file}-{name}") for file, name, case in CASES if "log" in case]
+WITH_KERNEL = [pytest.param(case["kernel"], id=f"{file}-{name}") for file, name, case in CASES if case.get("kernel")]
+KEY_ERROR = ["Traceback (most recent call last):", '  File "train.py", line 12, in <module>', "KeyError: 'labels'"]
+MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+
+
+def diagnosed(run_dir: Path, case: Mapping[str, Any]) -> diagnosis.Diagnosis:
+    """Write the run folder of a case and return its diagnosis."""
+    write_run(run_dir, case)
+    return diagnosis.diagnose(run_dir)
+
+
+def name_of(found: diagnosis.Diagnosis) -> str | None:
+    """Return the name of the cause."""
+    return found.cause.name if found.cause else None
+
+
+@pytest.mark.parametrize("lines", WITH_LOG)
+def test_no_error_counts_if_steps_follow_it(lines: list[str], tmp_path: Path) -> None:
+    """The run went on, and ended hours later for another reason."""
+    found = diagnosed(tmp_path, {"log": [*lines, "step 100 loss 2.41", "step 101 loss 2.40", MEMORY]})
+
+    assert name_of(found) == "gpu_out_of_memory"
+
+
+@pytest.mark.parametrize("lines", WITH_LOG)
+def test_no_line_counts_if_its_logger_marks_it_as_a_warning_or_information(lines: list[str], tmp_path: Path) -> None:
+    """Also if it contains the words of an error."""
+    for number, level in enumerate(
+        ("WARNING 05-27 11:47:57 [core.py:396] ", "INFO:library:", "[2025-01-14 15:00:30,925] [WARNING] [x.py:1:f] ")
+    ):
+        found = diagnosed(tmp_path / str(number), {"log": [f"{level}{line}" for line in lines]})
+
+        assert name_of(found) is None
+
+
+@pytest.mark.parametrize("lines", WITH_LOG)
+def test_an_error_of_the_program_itself_is_not_blamed_on_earlier_lines(lines: list[str], tmp_path: Path) -> None:
+    """Except on faulty hardware, and on a collective operation that timed out."""
+    found = diagnosed(tmp_path, {"log": [*lines, *KEY_ERROR]})
+
+    assert found.cause is None or found.cause.kind in {"hardware", "hang"}
+
+
+@pytest.mark.parametrize("kernel", WITH_KERNEL)
+def test_no_kernel_line_counts_if_it_is_a_day_old(kernel: dict[str, list[str]], tmp_path: Path) -> None:
+    """It is listed as evidence with its age."""
+    found = diagnosed(tmp_path, {"ranks": {0: {"at": 86_400, "signal": 9, "log": ["step 7 loss 2.4"]}}, "kernel": kernel})
+
+    assert name_of(found) == "killed"
+    assert all("(24.0 h before the failure)" in item.text for item in found.also if item.file.startswith("kernel log"))
+
+
+@pytest.mark.parametrize("kernel", WITH_KERNEL)
+def test_no_kernel_line_explains_an_error_of_the_program_itself(kernel: dict[str, list[str]], tmp_path: Path) -> None:
+    """A lost GPU of another job, or another process that was killed."""
+    found = diagnosed(tmp_path, {"log": KEY_ERROR, "kernel": kernel})
+
+    assert found.cause is None

@@ -24,11 +24,12 @@ _WORDS = (
     "cannot", "compatible", "compiled with", "compiler", "connection", "could not", "couldn't", "cudaerror", "data set", "denied",
     "deserializ", "device", "driver", "due to", "eccnot", "endpoint", "errno", "error", "exceeded", "exception", "exited", "fail",
     "fatal", "fault", "file", "finite", "free mem", "gpu", "hiperror", "holds", "ibv_", "illegal", "in use", "inf", "initialized",
-    "insufficient", "is corrupted", "killed", "loss scale", "magic", "memlock", "mismatch", "missing", "name resolution", "nan", "net/ib",
-    "ninja", "no such", "nobinary", "nodevice", "not found", "not one", "not set", "nothing was", "obj", "offline", "only", "oom",
-    "out of", "permission", "pickle", "picklingerror", "progress", "read-only", "resolve", "service", "setting", "shared memory",
-    "socket", "space", "stale", "state_dict", "status_", "step-", "stuck", "symbol", "thread", "time", "too many", "train: rank", "trunc",
-    "unable", "unavailable", "unreachable", "watchdog", "written",
+    "insufficient", "is corrupted", "killed", "loss scale", "lost communication", "low on memory", "magic", "memlock", "memory pressure",
+    "message body", "mismatch", "missing", "name resolution", "nan", "net/ib", "ninja", "no such", "nobinary", "nodevice", "not found",
+    "not one", "not set", "nothing was", "obj", "offline", "only", "oom", "out of", "out of resource", "permission", "pickle",
+    "picklingerror", "progress", "read-only", "resolve", "service", "setting", "shared memory", "socket", "space", "stale", "state_dict",
+    "status_", "step-", "stuck", "symbol", "thread", "time", "too many", "train: rank", "transport/ib", "trunc", "unable", "unavailable",
+    "unreachable", "watchdog", "written",
 )  # fmt: skip
 
 
@@ -44,6 +45,7 @@ class Cause:
     source: str
     needs: str = ""
     nccl_warn: bool = False
+    probed: bool = False
     explains: frozenset[str] = frozenset()
     signals: tuple[int, ...] = ()
     log: tuple[re.Pattern[str], ...] = ()
@@ -102,6 +104,7 @@ def _cause(name: str, entry: Mapping[str, Any]) -> Cause:
         source=entry["source"],
         needs=entry.get("needs", ""),
         nccl_warn=entry.get("nccl_warn", False),
+        probed=entry.get("probed", False),
         explains=frozenset(entry.get("explains", ())),
         signals=tuple(entry.get("signals", ())),
         log=tuple(re.compile(pattern) for pattern in entry.get("log", ())),

@@ -10,9 +10,8 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.launch.diagnose.causes import CONSEQUENCE, HANG, HARDWARE, KILLED, OUTSIDE, Cause, catalogue, match_kernel
+from primus_bootstrap.launch.diagnose.causes import CONSEQUENCE, HANG, HARDWARE, OUTSIDE, Cause, catalogue, match_kernel
 from primus_bootstrap.launch.diagnose.rank_evidence import SURVIVED_AFTER_S, Evidence, RankView
-from primus_bootstrap.launch.ranks.rank_log import SIGKILL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
 _BEFORE_S = 1800.0
 # The driver may log an error some seconds after the program, and a killed process takes a while to end.
 _KERNEL_DELAY_S, _KILL_DELAY_S = 30.0, 60.0
+_KERNEL_SENDS = frozenset({7, 9})  # SIGBUS for lost memory, SIGKILL if the memory is full
 _WAITED_MS, _WAITED_S = re.compile(r"\bran for (\d+) milliseconds"), re.compile(r"no progress for ([\d.]+) s")
 
 
@@ -64,22 +64,22 @@ def _matching(log: KernelLog, views: Sequence[RankView]) -> Iterator[KernelEvide
         cause, groups = match
         if any(pattern.search(later) for _, later in log.lines[number:] for pattern in cause.recovered):
             continue
-        killed, by_pid = _killed_ranks(cause, groups.groupdict().get("pid"), log.node, at, views)
-        if cause.needs != KILLED or killed:
+        pid = groups.groupdict().get("pid")
+        killed, by_pid = _killed_ranks(cause, int(pid), log.node, at, views) if pid else ((), False)
+        if killed or not pid:
             line = Evidence(cause, f"kernel log of {log.node}", number, text.strip(), at, log.node)
             yield KernelEvidence(line, killed, by_pid)
 
 
-def _killed_ranks(cause: Cause, pid: str | None, node: str, at: float, views: Sequence[RankView]) -> tuple[tuple[RankView, ...], bool]:
-    """Return the ranks of a node that the kernel killed: by the process id in the line, else those killed at that time.
+def _killed_ranks(cause: Cause, pid: int, node: str, at: float, views: Sequence[RankView]) -> tuple[tuple[RankView, ...], bool]:
+    """Return the ranks of a node that the kernel killed, and whether the line names one of them.
 
-    In a container, a rank does not know the process id that the kernel logs.
+    In a container, a rank does not know the process id that the kernel logs, and the killed process may be a child of a rank. So ranks that
+    were killed at that time count, too.
     """
-    if cause.needs != KILLED:
-        return (), False
     on_node = [view for view in views if view.record.node == node]
-    by_pid = tuple(view for view in on_node if pid is not None and view.record.pid == int(pid))
-    killed = (view for view in on_node if view.record.signal == SIGKILL or any(item.cause is cause for item in view.evidence))
+    by_pid = tuple(view for view in on_node if view.record.pid == pid)
+    killed = (view for view in on_node if view.record.signal in _KERNEL_SENDS or any(item.cause is cause for item in view.evidence))
     return by_pid or tuple(view for view in killed if -_KERNEL_DELAY_S <= (view.record.ended or at) - at <= _KILL_DELAY_S), bool(by_pid)
 
 

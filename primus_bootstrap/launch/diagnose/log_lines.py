@@ -7,10 +7,11 @@ is source code in a traceback, or if the program went on after it.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
 # Only the beginning of a line is read, because a line can be a dump of a megabyte.
 LINE_CHARACTERS = 2000
@@ -32,8 +33,8 @@ _LETTER = re.compile(
 # The level as a word, where loggers put it: `INFO:name:`, `WARNING 05-27 11:47 [file]`, `2025-01-14 [WARNING] [file]`, `a - INFO - b`.
 _WORD = re.compile(r"(?:^|[\s\[|(-])(DEBUG|TRACE|INFO|NOTICE|WARNING|WARN|ERROR|CRITICAL|FATAL)(?=[\s\]:|)-]|$)")
 _WORD_WITHIN = 160  # characters
-# Python's warnings module, libfabric, and ROCm's AMD_LOG_LEVEL from 2 (warnings) on.
-_OTHER_NOTE = re.compile(r"^(?:\S+:\d+: )?\w*Warning: |^libfabric:.*<(?:warn|info|debug|trace)>|^:[2-9]:\w+\.\w+\s*:")
+# Weights & Biases, which never ends a run; Python's warnings module; libfabric; ROCm's AMD_LOG_LEVEL from 2 (warnings) on.
+_OTHER_NOTE = re.compile(r"^wandb: |^(?:\S+:\d+: )?\w*Warning: |^libfabric:.*<(?:warn|info|debug|trace)>|^:[2-9]:\w+\.\w+\s*:")
 _TRIED_AGAIN = re.compile(r"\b[Rr]etrying\b|\b[Ww]ill retry\b|\b[Ff]all(?:ing|s)? ?back\b|using internal implementation|continue parsing")
 _SOURCE_OF = re.compile(r'^\s*File ".*", line \d+')
 # Python reports these errors and goes on.
@@ -46,10 +47,12 @@ _STEP = re.compile(
 _BAR = re.compile(r"\|\s*(\d+)/(\d+) \[")
 _TRACEBACK = re.compile(r"^Traceback \(most recent call last\)")
 _CHAINED = ("The above exception was the direct cause", "During handling of the above exception")
-# Errors of the program itself. Neither hardware nor the system raises them.
+# Errors of the program itself, also those with which torch rejects arguments. Neither hardware nor the system raises them.
 _PROGRAM_ERROR = re.compile(
     r"^(?:ArithmeticError|AssertionError|AttributeError|IndexError|KeyError|NameError|NotImplementedError|RecursionError|SyntaxError|TypeError"
     r"|UnboundLocalError|ValueError|ZeroDivisionError)\b"
+    r"|^RuntimeError: (?:The size of tensor |Sizes of tensors |mat1 and mat2 |Expected all tensors |expected scalar type |stack expects "
+    r"|shape '|Given groups=|element \d+ of tensors |one of the variables needed |Trying to backward )"
 )
 
 
@@ -69,15 +72,15 @@ def severity(text: str) -> str:
     """Return whether a plain line can name a cause: ERROR, NOTE, or NCCL_WARNING (NCCL and RCCL log errors and warnings as WARN)."""
     if _TRIED_AGAIN.search(text):
         return NOTE
-    nccl = _NCCL_LEVEL.search(text)
-    if nccl:
-        return NCCL_WARNING if nccl[1] == "WARN" else NOTE
     if _EXCEPTION.match(text):
         return ERROR
     letter = _LETTER.match(text)
     if letter:
         return ERROR if next(filter(None, letter.groups())) in "EF" else NOTE
-    word = _WORD.search(text[:_WORD_WITHIN])
+    nccl = _NCCL_LEVEL.search(text)
+    word = _WORD.search(text[: nccl.start() if nccl else _WORD_WITHIN])
+    if nccl and not word:
+        return NCCL_WARNING if nccl[1] == "WARN" else NOTE
     if word:
         return ERROR if word[1] in ("ERROR", "CRITICAL", "FATAL") else NOTE
     return NOTE if _OTHER_NOTE.match(text) else ERROR
@@ -104,7 +107,7 @@ def dead_lines(texts: Sequence[str]) -> frozenset[int]:
     ignoring = False
     for index, text in enumerate(texts):
         ignoring = ignoring or bool(_IGNORED.search(text))
-        if ignoring or (index and _SOURCE_OF.match(texts[index - 1])):
+        if ignoring or (index and text.startswith(" ") and _SOURCE_OF.match(texts[index - 1])):
             found.add(index)
         if ignoring and _EXCEPTION.match(text):
             ignoring = False
@@ -116,23 +119,45 @@ def last_exception(texts: Sequence[str]) -> str:
     return next((text for text in reversed(texts) if _EXCEPTION.match(text)), "")
 
 
-def start_of_program_error(texts: Sequence[str]) -> int | None:
-    """Return the index at which the report of the last exception begins, if only the program itself can raise that exception.
+def is_exception(text: str) -> bool:
+    """Return whether a plain line is the message of a Python exception."""
+    return bool(_EXCEPTION.match(text))
 
-    The program handled errors before it: it went on until this one. An exception that this one was raised from belongs to the report.
+
+@dataclass(frozen=True)
+class Report:
+    """The report of the exception that ended the program."""
+
+    start: int = 0  # The index of its first line; 0 if it is not known
+    named: bool = True  # Whether the exception names a cause; if not, only the program itself can raise it
+
+
+def last_report(texts: Sequence[str], named: Collection[int]) -> Report:
+    """Return where the report of the exception begins that ended the program.
+
+    That is the last exception that names a cause, or that only the program itself can raise. The program handled exceptions before it: it
+    went on until this one. An exception that this one was raised from belongs to the report.
+
+    Args:
+        texts: Plain lines.
+        named: The indexes of lines that name a cause.
     """
-    last = next((index for index in range(len(texts) - 1, -1, -1) if _EXCEPTION.match(texts[index])), None)
-    if last is None or not _PROGRAM_ERROR.match(texts[last]):
-        return None
+    last = next((index for index in range(len(texts) - 1, -1, -1) if _decisive(texts[index], named=index in named)), None)
+    if last is None:
+        return Report()
     start = _traceback_above(texts, last, exceptions=0)
     while start is not None:
         above = [index for index in range(max(0, start - 3), start) if texts[index].strip()]
         chained = bool(above) and texts[above[-1]].startswith(_CHAINED)
         earlier = _traceback_above(texts, above[-1], exceptions=1) if chained else None
         if earlier is None:
-            return start
+            return Report(start, last in named)
         start = earlier
-    return last
+    return Report(last, last in named)
+
+
+def _decisive(text: str, *, named: bool) -> bool:
+    return is_exception(text) and (named or bool(_PROGRAM_ERROR.match(text)))
 
 
 def _traceback_above(texts: Sequence[str], end: int, *, exceptions: int) -> int | None:

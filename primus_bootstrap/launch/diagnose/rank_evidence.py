@@ -110,7 +110,11 @@ def read_rank(run_dir: Path, record: RankRecord) -> RankView:
     progress = log_lines.last_progress(texts)
     final = tail[progress or 0 :]
     evidence, noted = find_evidence(final, file, node=record.node, rank=record.rank)
-    evidence = [*evidence, *_from_record(record)]
+    fatal = [item for item in evidence if _may_end_so(item, record)]
+    noted += [item for item in evidence if item not in fatal]
+    if progress is not None:  # NaN in a step is the cause only if no later line names one
+        fatal.sort(key=lambda item: item.number == tail[progress].number)
+    evidence = [*fatal, *_from_record(record)]
     if len(evidence) > 1:
         evidence = [item for item in evidence if item.cause.kind != OUTSIDE]
     errors = (line.time for line in final if line.time is not None and _ERROR.search(line.text))
@@ -123,6 +127,17 @@ def read_rank(run_dir: Path, record: RankRecord) -> RankView:
         progress_at=None if progress is None else tail[progress].time,
         last_exception=log_lines.last_exception(texts[progress or 0 :]),
     )
+
+
+def _may_end_so(item: Evidence, record: RankRecord) -> bool:
+    """Return whether a program with this error can end as it did: an exception of Python ends it with an exit code, not with a signal.
+
+    If it was killed without a stop signal, it was running. Otherwise it may have been stopped, or have crashed, while it ended.
+    """
+    if not record.signal or item.cause.kind != CAUSE:
+        return True
+    running = record.signal == rank_log.SIGKILL and record.stopped_at is None
+    return not item.cause.probed and not (running and log_lines.is_exception(log_lines.plain(item.text)))
 
 
 def without_survived(views: Sequence[RankView]) -> tuple[RankView, ...]:
@@ -145,20 +160,24 @@ def find_evidence(lines: Sequence[Line], file: str, *, node: str = "", rank: int
     """Return the first line that names each cause, and lines that match a cause but do not prove it."""
     texts = [log_lines.plain(line.text) for line in lines]
     dead = log_lines.dead_lines(texts)
-    start = log_lines.start_of_program_error(texts)
+    matching = {index: cause for index, text in enumerate(texts) if (cause := match_log(text))}
+    proving = {index: proven for index, cause in matching.items() if index not in dead and (proven := _proving(texts[index], cause))}
+    report = log_lines.last_report(texts, [index for index, cause in proving.items() if cause.kind in (CAUSE, HARDWARE)])
     found: dict[str, Evidence] = {}
     noted: dict[str, Evidence] = {}
-    for index, line in enumerate(lines):
-        text = texts[index]
-        cause = match_log(text)
-        if cause is None:
-            continue
-        proving = None if index in dead else _proving(text, cause)
-        if proving is not None and start is not None and index < start and proving.kind in (CAUSE, CONSEQUENCE):
-            proving = None
-        into = noted if proving is None else found
-        into.setdefault((proving or cause).name, Evidence(proving or cause, file, line.number, line.text.strip(), line.time, node, rank))
+    for index, matched in matching.items():
+        cause = proving.get(index)
+        into = noted if cause is None or (index < report.start and _handled(texts[index], cause, report)) else found
+        line, cause = lines[index], cause or matched
+        into.setdefault(cause.name, Evidence(cause, file, line.number, line.text.strip(), line.time, node, rank))
     return list(found.values()), list(noted.values())
+
+
+def _handled(text: str, cause: Cause, report: log_lines.Report) -> bool:
+    """Return whether the program handled an error before the exception that ended it."""
+    if cause.kind not in (CAUSE, CONSEQUENCE):
+        return False
+    return not report.named or cause.probed or log_lines.is_exception(text)
 
 
 def _proving(text: str, cause: Cause) -> Cause | None:
