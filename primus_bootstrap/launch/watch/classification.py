@@ -25,12 +25,12 @@ NOT_ITS_TURN = 79  # of the program `attempt`: the lease was revoked, or the att
 # Causes of the catalogue that belong to the host, in addition to those of kind hardware.
 _OF_THE_HOST = frozenset(
     {"gpu_missing", "gpu_driver_mismatch", "gpu_busy", "shared_memory_full", "disk_read_only", "locked_memory", "network_interface",
-     "rdma_failed", "broken_library"}
+     "rdma_failed", "broken_library", "gpu_fabric_not_ready"}
 )  # fmt: skip
 # Causes that may not occur at the next start, on any host.
 _PASSING = frozenset(
     {"port_in_use", "rendezvous_failed", "remote_unreachable", "remote_refused", "storage_lost", "disk_full", "disk_quota", "time_limit",
-     "preempted", "checkpoint_not_written", "crash", "host_allocation_failed"}
+     "preempted", "checkpoint_not_written", "crash", "host_allocation_failed", "slurm_launch_failed", "container_start_failed"}
 )  # fmt: skip
 # Meaning of the exit codes of the trainer and primus-cli, if no log gives a cause. The most specific code comes first.
 _BY_CODE = (
