@@ -7,14 +7,15 @@ import tarfile
 from typing import TYPE_CHECKING
 
 import pytest
+import yaml
 
+from primus_bootstrap import content
 from tests.unit.role_module import load_role_module
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 store = load_role_module("airgap", "airgap_store")
-sources = load_role_module("airgap", "airgap_sources")
 effects = load_role_module("airgap", "airgap_effects")
 
 OURS = "mirror+file:/etc/apt/primus-airgap/mirrors"
@@ -22,13 +23,13 @@ OURS = "mirror+file:/etc/apt/primus-airgap/mirrors"
 
 def digest(content: bytes) -> str:
     """Return the SHA-256 of some bytes."""
-    return hashlib.sha256(content).hexdigest()
+    return hashlib.sha256(data).hexdigest()
 
 
 def pack(archive: Path, **files: bytes) -> None:
     """Write an archive of files below `apt/`."""
-    for name, content in files.items():
-        (archive.parent / name).write_bytes(content)
+    for name, data in files.items():
+        (archive.parent / name).write_bytes(data)
     with tarfile.open(archive, "w") as target:
         for name in files:
             target.add(archive.parent / name, arcname=f"apt/{name}")
@@ -73,40 +74,13 @@ def test_damaged_file_is_fetched_again_and_obsolete_file_removed(tmp_path: Path)
     assert (tmp_path / "apt" / "a").exists()
 
 
-def files_of(folder: Path) -> list[dict[str, str]]:
-    """Return the files that apt reads, the switch last."""
-    return [{"path": str(folder / "index" / "Packages"), "content": "Package: a\n"}, {"path": str(folder / "switch"), "content": "on\n"}]
-
-
-def test_switch_is_written_last_and_removed_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_setting_of_apt_is_written_last_and_removed_first() -> None:
     """An interrupted run leaves apt with one complete configuration."""
-    placed: list[str] = []
-    place = sources.write_file
+    path = content.roles_dir() / "airgap" / "tasks" / "configure.yml"
+    write, remove = yaml.safe_load(path.read_text(encoding="utf-8"))
 
-    def dying(path: Path, content: str) -> None:
-        if placed:
-            raise OSError(28, "no space left")
-        placed.append(path.name)
-        place(path, content)
-
-    monkeypatch.setattr(sources, "write_file", dying)
-    with pytest.raises(OSError, match="no space left"):
-        sources.write_files(files_of(tmp_path), check=False)
-
-    assert placed == ["Packages"]
-    assert not (tmp_path / "switch").exists()
-
-
-def test_configuration_is_idempotent_and_removal_is_complete(tmp_path: Path) -> None:
-    """Check mode only reports the changes."""
-    assert len(sources.write_files(files_of(tmp_path), check=True)) == 2
-    assert not list(tmp_path.iterdir())
-    assert len(sources.write_files(files_of(tmp_path), check=False)) == 2
-    assert sources.write_files(files_of(tmp_path), check=False) == []
-    assert len(sources.remove_files(tmp_path / "switch", tmp_path / "index", check=True)) == 2
-    assert len(sources.remove_files(tmp_path / "switch", tmp_path / "index", check=False)) == 2
-    assert not list(tmp_path.iterdir())
-    assert sources.remove_files(tmp_path / "switch", tmp_path / "index", check=False) == []
+    assert write["block"][-1]["ansible.builtin.template"]["dest"] == "{{ _airgap_apt_conf }}"
+    assert remove["loop"] == ["{{ _airgap_apt_conf }}", "{{ _airgap_folder }}"]
 
 
 @pytest.mark.parametrize(
