@@ -1,5 +1,8 @@
 # ruff: noqa: INP001 (Ansible loads it by path)
-"""Hash passwords with bcrypt for the web configuration of Prometheus' programs. Runs on the controller, so hosts get no password."""
+"""Hash passwords of services with bcrypt on the controller, so hosts get no password. Other roles link to this file.
+
+ansible.builtin.password_hash needs passlib, which is not maintained.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ _STANDARD, _BCRYPT = (
 )
 
 
-def web_password_hash(password: str, where: str) -> str:
+def web_password_hash(password: str, where: str, cost: int = _COST) -> str:
     """Return the bcrypt hash of a password for one service of one host.
 
     The salt is derived from `where`, never from the password. So it differs from host to host and reveals nothing about the password, and
@@ -27,7 +30,7 @@ def web_password_hash(password: str, where: str) -> str:
     """
     digest = hashlib.sha256(f"primus-bootstrap {where}".encode()).digest()[:16]
     salt = base64.b64encode(digest).decode().rstrip("=").translate(str.maketrans(_STANDARD, _BCRYPT))
-    return bcrypt.hashpw(password.encode(), f"$2b${_COST}${salt}".encode()).decode()
+    return bcrypt.hashpw(password.encode(), f"$2b${cost:02d}${salt}".encode()).decode()
 
 
 class FilterModule:
