@@ -15,6 +15,6 @@ def test_rejected_sudo_rule_is_reported_before_it_is_written() -> None:
     found = problems([GROUP], [{**ACCOUNT, "sudo_rules": ["ALL=(ALL) NOPASSWD:ALL", "ALL=(ALL NOPASSWD ALL"]}])
 
     assert len(found) == 1
-    assert "visudo refuses the sudo rule `ALL=(ALL NOPASSWD ALL` (" in found[0]
+    assert "visudo rejects the sudo rule `ALL=(ALL NOPASSWD ALL` (" in found[0]
     assert "syntax error" in found[0]
     assert "Fix: correct it in sudo_rules" in found[0]

@@ -23,7 +23,7 @@ OURS = "mirror+file:/etc/apt/primus-airgap/mirrors"
 
 def digest(content: bytes) -> str:
     """Return the SHA-256 of some bytes."""
-    return hashlib.sha256(data).hexdigest()
+    return hashlib.sha256(content).hexdigest()
 
 
 def pack(archive: Path, **files: bytes) -> None:
