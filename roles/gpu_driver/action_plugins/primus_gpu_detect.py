@@ -1,7 +1,7 @@
 """Ansible action `primus_gpu_detect`: detect the GPUs of a host with the program of primus_bootstrap/launch. Changes nothing.
 
 The role gpu_env installs the program, but runs after this role. If the host has no program or another version, the action copies it for one
-call.
+call. ansible.builtin.setup does not detect GPU models.
 """  # noqa: INP001 - Ansible loads plugins by path
 
 from __future__ import annotations

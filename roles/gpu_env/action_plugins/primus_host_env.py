@@ -1,7 +1,8 @@
 """Ansible action `primus_host_env`: run the program host-env (primus_bootstrap/launch) on a host, and install it first if needed.
 
 An unchanged host needs one command over the connection. The program is one file that the controller builds; it is copied only if the host
-has none or another version. In check mode it runs from the task's temporary folder, which is removed.
+has none or another version. In check mode it runs from the task's temporary folder, which is removed. ansible.builtin.script would copy the
+program on every run and keep nothing on the host.
 """  # noqa: INP001 - Ansible loads plugins by path
 
 from __future__ import annotations
