@@ -59,7 +59,7 @@ PROGRAM_EXCEPTIONS = {
     "harbor/module_utils/harbor_api.py",
     "envoy/library/envoy_effects.py",
     # Fetches a vendor's repository key: listed as `beyond`, rejected with a bundle (driver-beyond-bundle).
-    "gpu_driver/files/have_key.sh",
+    "gpu_driver/files/fetch_key.sh",
 }
 
 
