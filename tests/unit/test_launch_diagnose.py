@@ -148,7 +148,7 @@ def test_an_unknown_cause_is_reported_with_the_last_lines(tmp_path: Path) -> Non
     sample("unknown", tmp_path)
     found = diagnosis.diagnose(tmp_path)
 
-    assert "cause: unknown; no log line matches a known cause\nthe last lines of rank 1:\n  | [rank1]: Traceback" in found.text()
+    assert "cause: unknown; no line of the logs proves a known cause\nthe last lines of rank 1:\n  | [rank1]: Traceback" in found.text()
     assert found.last_lines[-1] == "[rank1]: KeyError: 'missing'"
     assert found.to_json()["cause"] is None
 

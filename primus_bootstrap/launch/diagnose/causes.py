@@ -27,9 +27,9 @@ _WORDS = (
     "insufficient", "is corrupted", "killed", "loss scale", "lost communication", "low on memory", "magic", "memlock", "memory pressure",
     "message body", "mismatch", "missing", "name resolution", "nan", "net/ib", "ninja", "no such", "nobinary", "nodevice", "not found",
     "not one", "not set", "nothing was", "obj", "offline", "only", "oom", "out of", "out of resource", "permission", "pickle",
-    "picklingerror", "progress", "read-only", "resolve", "service", "setting", "shared memory", "socket", "space", "stale", "state_dict",
-    "status_", "step-", "stuck", "symbol", "thread", "time", "too many", "train: rank", "transport/ib", "trunc", "unable", "unavailable",
-    "unreachable", "watchdog", "written",
+    "picklingerror", "progress", "read-only", "resolve", "service", "setting", "shared memory", "shut down", "socket", "space", "stale",
+    "state_dict", "status_", "step-", "stuck", "symbol", "thread", "time", "too many", "train: rank", "transport/ib", "trunc", "unable",
+    "unavailable", "unreachable", "watchdog", "written",
 )  # fmt: skip
 
 

@@ -246,7 +246,7 @@ def _text(found: Diagnosis) -> list[str]:
             after = f", {found.at - found.first.started:.1f} s after its start"
         lines.append(f"rank {first.rank} on {first.node} failed first{after}: it ended {describe_end(first)}")
     if found.cause is None:
-        lines.append("cause: unknown; no log line matches a known cause")
+        lines.append("cause: unknown; no line of the logs proves a known cause")
     else:
         lines.append(f"cause: {found.cause.title} ({found.cause.name})")
         lines += [f"  {item.place}: {item.text}" for item in found.evidence]
