@@ -52,11 +52,11 @@ def test_plain_ansible_refuses_an_existing_cluster(tmp_path: Path) -> None:
 
 
 def test_restore_needs_the_name_of_the_cluster(tmp_path: Path) -> None:
-    """With another name, or without one and a terminal, the exit code is 3."""
+    """With another name, the exit code is 2; without one and a terminal, it is 3."""
     path = str(write(tmp_path))
     done = [run_primus("restore", "etcd", path, "--confirm", "prod"), run_primus("restore", "etcd", path)]
 
-    assert [one.returncode for one in done] == [3, 3]
+    assert [one.returncode for one in done] == [2, 3]
     assert "--confirm demo" in done[0].stderr
     assert "--confirm demo" in done[1].stderr
 
