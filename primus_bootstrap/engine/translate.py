@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from primus_bootstrap.engine.playbooks import Play
 
 _DIFF_CHARS = 4000
+# Ansible sets one of these keys if it skips the difference of a large or binary file.
+_SKIPPED_DIFFS = ("src_larger", "src_binary", "dst_larger", "dst_binary")
 _IGNORING = "\n...ignoring"
 _RESULTS: dict[str, Status] = {
     "runner_on_ok": "ok",
@@ -245,6 +247,8 @@ def diff_text(result: Mapping[str, Any]) -> str:
 def _one_diff(diff: Mapping[str, Any]) -> str:
     if prepared := diff.get("prepared"):
         return str(prepared).rstrip()
+    if any(diff.get(key) for key in _SKIPPED_DIFFS):
+        return "(large or binary file: differences are not shown)"
     before, after = (_diff_lines(diff.get(side)) for side in ("before", "after"))
     names = [str(diff.get(f"{side}_header") or side) for side in ("before", "after")]
     return "\n".join(difflib.unified_diff(before, after, names[0], names[1], n=1, lineterm=""))

@@ -18,7 +18,7 @@ from primus_bootstrap.engine.events import (
 )
 from primus_bootstrap.engine.plan_values import Step
 from primus_bootstrap.engine.playbooks import Play
-from primus_bootstrap.engine.translate import Translator, verdicts_in
+from primus_bootstrap.engine.translate import Translator, diff_text, verdicts_in
 
 EVENTS = Path(__file__).parents[1] / "data" / "events"
 
@@ -109,6 +109,16 @@ def test_a_complete_run_is_not_aborted() -> None:
     translator, _ = translated("results", ("baseline", 1))
 
     assert (translator.ended, translator.stopped_at) == (True, None)
+
+
+def test_skipped_difference_of_a_large_file_is_mentioned() -> None:
+    """Without it, `diff` shows the changed task with no text."""
+    result = {"diff": [{"before": "", "src_larger": 104448}, {"before": "a\n", "after": "b\n"}]}
+
+    got = diff_text(result)
+
+    assert got.splitlines()[0] == "(large or binary file: differences are not shown)"
+    assert got.splitlines()[-1] == "+b"
 
 
 def test_differences_of_a_loop_are_one_text() -> None:
