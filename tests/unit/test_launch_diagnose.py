@@ -14,7 +14,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis.strategies import characters, from_regex
 
-from primus_bootstrap.launch.diagnose import causes, diagnosis
+from primus_bootstrap.launch.diagnose import causes, diagnosis, kernel_log
 from primus_bootstrap.launch.ranks import rank_log
 
 SAMPLES = Path(__file__).resolve().parents[1] / "data" / "failures"
@@ -525,3 +525,23 @@ def test_bytes_that_are_not_utf_8_and_colours_do_not_hide_a_cause(tmp_path: Path
         found = diagnosis.diagnose(run_dir)
 
         assert (found.cause.name if found.cause else None) == "gpu_out_of_memory"
+
+
+def test_a_kernel_log_of_a_million_lines_is_saved_and_read_bounded() -> None:
+    """A driver in a loop. The first matching lines and the last lines of all are kept."""
+    lines = ((float(number), f"NVRM: Xid (PCI:0000:c1:00): 79, pid={number}{'x' * 5000}") for number in range(20_000))
+    kept = kernel_log._relevant(lines)
+
+    assert len(kept) == 1200
+    assert (kept[0][0], kept[999][0], kept[1000][0], kept[-1][0]) == (0.0, 999.0, 19_800.0, 19_999.0)
+    assert max(len(text) for _, text in kept) == 2000
+
+
+def test_a_kernel_log_that_is_too_large_is_reported(tmp_path: Path) -> None:
+    """It is not read into memory."""
+    sample("unknown", tmp_path)
+    kernel(tmp_path, 0, [(START, "x" * (9 << 20))])
+
+    assert "note: the kernel log of kernel-00000 could not be read: logs/kernel-00000.json is larger than 8 MiB" in (
+        diagnosis.diagnose(tmp_path).text()
+    )

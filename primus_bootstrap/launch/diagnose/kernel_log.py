@@ -11,11 +11,13 @@ import re
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.core.atomic_files import write_atomic
 from primus_bootstrap.core.commands import run_command
 from primus_bootstrap.launch.diagnose.causes import match_kernel
+from primus_bootstrap.launch.diagnose.log_lines import LINE_CHARACTERS
 from primus_bootstrap.launch.ranks import rank_log
 
 if TYPE_CHECKING:
@@ -23,7 +25,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _TIMEOUT_S = 20
-_SAVED_LINES = 200  # in addition to lines that match a cause
+_SAVED_LINES, _SAVED_MATCHES = 200, 1000  # the last lines, and the first lines that match a cause
+_READ_LINES = 50_000  # of the journal: a driver in a loop can log millions
+_FILE_BYTES = 1 << 23
 _RECORD_BYTES = 8192  # the longest record of /dev/kmsg: Linux kernel/printk/printk.c, PRINTK_MESSAGE_MAX 2048 with its escapes
 
 
@@ -61,6 +65,9 @@ def read_all(run_dir: Path) -> tuple[KernelLog, ...]:
     logs: list[KernelLog] = []
     for path in sorted(rank_log.kernel_path(run_dir, 0).parent.glob("kernel-*.json")):
         with suppress(OSError, ValueError, TypeError, KeyError):
+            if path.stat().st_size > _FILE_BYTES:
+                logs.append(KernelLog(path.stem, problem=f"logs/{path.name} is larger than {_FILE_BYTES >> 20} MiB"))
+                continue
             data = json.loads(path.read_text("utf-8", "replace"))
             lines = tuple((float(at), str(text)) for at, text in data["lines"])
             logs.append(KernelLog(str(data["node"]), lines, str(data["problem"])))
@@ -68,14 +75,16 @@ def read_all(run_dir: Path) -> tuple[KernelLog, ...]:
 
 
 def _relevant(lines: Iterable[tuple[float, str]]) -> tuple[tuple[float, str], ...]:
-    found = list(lines)
-    first = len(found) - _SAVED_LINES
-    return tuple(line for index, line in enumerate(found) if index >= first or match_kernel(line[1]))
+    found = [(at, text[:LINE_CHARACTERS]) for at, text in lines]
+    matching = (index for index, (_, text) in enumerate(found) if match_kernel(text))
+    kept = {*range(max(0, len(found) - _SAVED_LINES), len(found)), *islice(matching, _SAVED_MATCHES)}
+    return tuple(found[index] for index in sorted(kept))
 
 
 def _journal(since: float) -> list[tuple[float, str]] | str:
     """Return the lines in the journal, or, as text, why there are none."""
     command = ["journalctl", "--dmesg", "--boot", "--quiet", "--no-pager", "--output=short-unix", f"--since=@{since:.0f}"]
+    command.append(f"--lines={_READ_LINES}")
     try:
         done = run_command(command, timeout_s=_TIMEOUT_S)
         unusable = done.code != 0 or not _has_kernel_lines()
