@@ -545,3 +545,20 @@ def test_a_kernel_log_that_is_too_large_is_reported(tmp_path: Path) -> None:
     assert "note: the kernel log of kernel-00000 could not be read: logs/kernel-00000.json is larger than 8 MiB" in (
         diagnosis.diagnose(tmp_path).text()
     )
+
+
+@pytest.mark.parametrize(("reporting", "suspects"), [((0,), []), ((0, 1, 2, 3, 4, 5, 6), [7])])
+def test_ranks_that_torchrun_stopped_before_they_could_report_a_time_out_are_no_suspects(
+    tmp_path: Path, reporting: tuple[int, ...], suspects: list[int]
+) -> None:
+    """The first rank of a node that reports the time-out ends, and torchrun stops the others of that node. No node is to blame."""
+    for rank in range(16):
+        node = "gpu001" if rank < 8 else "gpu002"
+        if rank in reporting or rank >= 8:
+            events(tmp_path, rank, (600.0, "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=5)"))
+            record(tmp_path, rank, world_size=16, node=node, ended=601.0, exit_code=134, signal=6)
+        else:
+            record(tmp_path, rank, world_size=16, node=node, ended=601.5, exit_code=143, signal=TERM, stopped_at=601.1)
+    found = diagnosis.diagnose(tmp_path)
+
+    assert (found.cause.name if found.cause else None, [item.rank for item in found.suspects]) == ("collective_timeout", suspects)

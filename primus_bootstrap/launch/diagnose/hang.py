@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from primus_bootstrap.launch.diagnose.causes import CONSEQUENCE, HANG
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from primus_bootstrap.launch.diagnose.rank_evidence import RankView
 
@@ -23,6 +23,8 @@ _POSITION = re.compile(r"group (?P<group>\S+) (?:at (?P<at>\d+) \S+, (?P<state>s
 _IDLE, _SCHEDULED, _STARTED = range(3)
 # `loss is not finite (nan) at step 12, first on rank 3`: every rank logs this line
 _NAMED = re.compile(r"\bfirst on rank (\d+)\b")
+# Most ranks of a node: more than this many for each other one.
+_MOST = 3
 # In these phases a rank waits for the others.
 _WAITING_PHASES = frozenset({"forward_backward", "exchange", "optimizer", "startup", "checkpoint"})
 
@@ -62,10 +64,21 @@ def _outside_collectives(views: Sequence[RankView]) -> tuple[Suspect, ...]:
 def _silent(views: Sequence[RankView]) -> tuple[Suspect, ...]:
     waited = {view.record.rank for view in views if view.kinds & {HANG, CONSEQUENCE}}
     silent = [view for view in views if view.record.rank not in waited and view.record.exit_code != 0]
+    silent = [view for view in silent if not _stopped_too_early(view, views, waited)]
     size = views[0].record.world_size if views else 0
     missing = sorted(set(range(size)) - {view.record.rank for view in views})
     found = [_suspect(view, "it reported no time-out, unlike the ranks that waited") for view in silent]
     return (*found, *(Suspect(rank, "", "it has no record in this run folder") for rank in missing))
+
+
+def _stopped_too_early(view: RankView, views: Sequence[RankView], waited: Collection[int]) -> bool:
+    """Return whether torchrun may have stopped a rank before it could report a time-out, because another rank of its node ended.
+
+    Its silence proves something if most ranks of its node reported a time-out, or if there is no other node to blame.
+    """
+    on_node = [other for other in views if other.record.node == view.record.node]
+    reported = sum(other.record.rank in waited for other in on_node)
+    return view.record.ended_by_others and len(on_node) < len(views) and 0 < reported <= _MOST * (len(on_node) - reported)
 
 
 def _gpu_behind(views: Sequence[RankView]) -> tuple[Suspect, ...]:
