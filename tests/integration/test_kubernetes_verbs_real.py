@@ -87,5 +87,5 @@ def test_partial_reset_is_refused(tmp_path: Path) -> None:
     done = run_playbook(path, "day2/reset.yml", "-e", "confirm=demo", "--limit", "gpu1")
 
     assert done.returncode == 2
-    assert "`node remove gpu1` takes one host out" in " ".join(done.stdout.split())
+    assert "`primus-bootstrap node remove gpu1` removes one host" in " ".join(done.stdout.split())
     assert "Wipe it" not in done.stdout
