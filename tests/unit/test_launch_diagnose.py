@@ -562,3 +562,28 @@ def test_ranks_that_torchrun_stopped_before_they_could_report_a_time_out_are_no_
     found = diagnosis.diagnose(tmp_path)
 
     assert (found.cause.name if found.cause else None, [item.rank for item in found.suspects]) == ("collective_timeout", suspects)
+
+
+NO_ANSWER = "node:1:2 [0] NCCL WARN NET/IB : Got completion from peer 10.0.0.2<1> with status=12 opcode=0 len=0 vendor err 129 (Send)"
+PORT_DOWN = "node:1:2 [0] NCCL WARN NET/IB : mlx5_1:1 Got async event : port error"
+
+
+@pytest.mark.parametrize(
+    ("lines", "blamed"),
+    [
+        ((NO_ANSWER, NO_ANSWER), None),  # a cable, a switch, or one of the nodes
+        ((NO_ANSWER, PORT_DOWN), "gpu001"),
+        ((NO_ANSWER, None), "gpu001"),  # the node is lost
+    ],
+)
+def test_a_node_that_got_no_answer_over_rdma_is_not_blamed(tmp_path: Path, lines: tuple[str, str | None], blamed: str | None) -> None:
+    """The other end of the connection may be at fault."""
+    for rank, line in enumerate(lines):
+        events(tmp_path, rank, (50.0 + rank, line or "step 9 loss 2.0"))
+        record(tmp_path, rank, node=f"gpu00{rank}", ended=60.0 if line else None, exit_code=134 if line else None, signal=6 if line else 0)
+    found = diagnosis.diagnose(tmp_path)
+    unclear = blamed is None
+
+    assert (found.cause.name if found.cause else None, found.node_unclear) == ("rdma_failed", unclear)
+    assert (None if unclear else [item.node for item in found.suspects] or [found.evidence[0].node]) == (blamed and [blamed])
+    assert ("both ends of the connection" in found.text()) == unclear

@@ -161,3 +161,11 @@ def test_the_logs_of_a_failure_lead_to_the_host(tmp_path: Path) -> None:
 
     assert (judged.kind, judged.cause) == (classification.OTHER, "port_in_use")
     assert judged.fix
+
+
+def test_no_host_is_excluded_if_it_is_unclear_which_end_of_a_connection_failed() -> None:
+    """The host that reported it may be fine."""
+    found = of("rdma_failed", "gpu002")
+
+    assert classification.classify(JOB, over(1), found, NODES).hosts == ("h2",)
+    assert classification.classify(JOB, over(1), replace(found, node_unclear=True), NODES).hosts == ()

@@ -51,6 +51,11 @@ class Cause:
     log: tuple[re.Pattern[str], ...] = ()
     kernel: tuple[re.Pattern[str], ...] = ()
     recovered: tuple[re.Pattern[str], ...] = ()
+    other_end: tuple[re.Pattern[str], ...] = ()
+
+    def blames_other_end(self, text: str) -> bool:
+        """Return whether a line says that the other end of a connection did not answer."""
+        return any(pattern.search(text) for pattern in self.other_end)
 
     def to_json(self) -> dict[str, Any]:
         """Return name and texts as plain data."""
@@ -110,4 +115,5 @@ def _cause(name: str, entry: Mapping[str, Any]) -> Cause:
         log=tuple(re.compile(pattern) for pattern in entry.get("log", ())),
         kernel=tuple(re.compile(pattern) for pattern in entry.get("kernel", ())),
         recovered=tuple(re.compile(pattern) for pattern in entry.get("recovered", ())),
+        other_end=tuple(re.compile(pattern) for pattern in entry.get("other_end", ())),
     )

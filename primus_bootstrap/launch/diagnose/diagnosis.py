@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from primus_bootstrap.launch.detect.render import files
 from primus_bootstrap.launch.diagnose import kernel_evidence, kernel_log
 from primus_bootstrap.launch.diagnose.causes import CONSEQUENCE, HANG, OUTSIDE, Cause
-from primus_bootstrap.launch.diagnose.hang import Suspect, named_in_message, stopped_first
+from primus_bootstrap.launch.diagnose.hang import Suspect, named_in_message, stopped_first, without_end
 from primus_bootstrap.launch.diagnose.rank_evidence import Evidence, RankView, describe_end, find_evidence, read_rank, without_survived
 from primus_bootstrap.launch.ranks import rank_log
 from primus_bootstrap.launch.ranks.rank_log import ENDED_FROM_OUTSIDE, Line, RankRecord
@@ -30,6 +30,7 @@ SCHEMA = "primus.failure/1"
 FILE = "failure.json"
 _LAUNCHER_BYTES = 1 << 19
 _SHOWN_LINES = 20
+_LEAST_NODES = 2  # so that a connection has two ends
 _RANK_LINE, _DIAGNOSIS_LINE = re.compile(r"\[[^\]/]+/\d+\] "), re.compile(r"^rank \d+ on \S+ failed first|^cause: ")
 
 
@@ -45,6 +46,7 @@ class Diagnosis:
     evidence: tuple[Evidence, ...] = ()  # the lines that match the cause
     also: tuple[Evidence, ...] = ()  # lines that match other causes
     suspects: tuple[Suspect, ...] = ()  # ranks that the others waited for, or that the evidence names
+    node_unclear: bool = False  # the evidence does not show which end of a connection is at fault
     followed: tuple[int, ...] = ()  # ranks that ended because of the first one
     open_ends: tuple[int, ...] = ()  # ranks without a recorded end
     last_lines: tuple[str, ...] = ()
@@ -67,6 +69,7 @@ class Diagnosis:
             "evidence": [_evidence(item) for item in self.evidence],
             "also": [_evidence(item) for item in self.also],
             "suspects": [{"rank": item.rank, "node": item.node, "why": item.why, "last_line": item.last_line} for item in self.suspects],
+            "node_unclear": self.node_unclear,
             "followed": list(self.followed),
             "open_ends": list(self.open_ends),
             "last_lines": list(self.last_lines),
@@ -149,7 +152,20 @@ def _explain(found: Diagnosis, first: RankView, views: Sequence[RankView], launc
     of_suspects = [by_rank[item.rank].own_cause for item in suspects if item.rank in by_rank]
     chosen = next((item for item in of_suspects if item), line)
     also = _others((*others, *launchers), {chosen.cause.name})
-    return replace(found, cause=chosen.cause, evidence=(chosen,), also=also, suspects=suspects)
+    found = replace(found, cause=chosen.cause, evidence=(chosen,), also=also, suspects=suspects)
+    return _with_other_end(found, chosen, views) if chosen.cause.blames_other_end(chosen.text) else found
+
+
+def _with_other_end(found: Diagnosis, line: Evidence, views: Sequence[RankView]) -> Diagnosis:
+    """Find the node at fault if a rank reports that the other end of a connection did not answer. Its own node may be fine."""
+    same = [item for view in views for item in view.evidence if item.cause is line.cause]
+    own = next((item for item in same if not item.cause.blames_other_end(item.text)), None)
+    if own is not None:
+        return replace(found, evidence=(own,))
+    if len({view.record.node for view in views}) < _LEAST_NODES:
+        return found
+    suspects = without_end(views)
+    return replace(found, suspects=suspects, node_unclear=not suspects)
 
 
 def _from_launcher(first: RankView, line: Evidence | None, launchers: Sequence[Evidence]) -> Evidence | None:
@@ -254,6 +270,8 @@ def _text(found: Diagnosis) -> list[str]:
         lines += [f"  fix: {step}" for step in found.cause.fix]
         lines.append(f"  source: {found.cause.source}")
     lines += [f"check: {_suspect(item)}" for item in found.suspects]
+    if found.node_unclear:
+        lines.append("check: both ends of the connection; the logs do not show which node is at fault")
     if found.cause is None and found.first is not None:
         lines += [f"the last lines of rank {found.first.rank}:", *(f"  | {line}" for line in found.last_lines)]
     lines += [f"also seen: {item.cause.title}: {item.place}: {item.text}" for item in found.also]

@@ -55,6 +55,16 @@ def named_in_message(text: str, views: Sequence[RankView]) -> tuple[Suspect, ...
     return tuple(_suspect(view, "the program's message names it as the first") for view in found)
 
 
+def without_end(views: Sequence[RankView]) -> tuple[Suspect, ...]:
+    """Return the ranks whose end is not recorded although others ended: their node may be lost."""
+    lost = [view for view in views if view.record.ended is None]
+    return (
+        tuple(_suspect(view, "its end is not recorded, and a connection to it may have failed") for view in lost)
+        if len(lost) < len(views)
+        else ()
+    )
+
+
 def _outside_collectives(views: Sequence[RankView]) -> tuple[Suspect, ...]:
     found = [(view, match) for view in views for line in view.tail if (match := _PHASE.search(line.text))]
     outside = [(view, match) for view, match in found if match["phase"] not in _WAITING_PHASES]

@@ -200,8 +200,8 @@ def _suspects(diagnosis: Diagnosis) -> tuple[str, ...]:
     """Return the nodes that a diagnosis names: for a hang those that others waited for, else the first that failed."""
     if diagnosis.suspects:
         return tuple(item.node for item in diagnosis.suspects)
-    if diagnosis.cause is not None and diagnosis.cause.kind == HANG:
-        return ()  # the node that waited longest is not the cause
+    if diagnosis.node_unclear or (diagnosis.cause is not None and diagnosis.cause.kind == HANG):
+        return ()  # the node that waited longest, or reports that another one did not answer, is not the cause
     if diagnosis.evidence and diagnosis.evidence[0].node:
         return (diagnosis.evidence[0].node,)
     return (diagnosis.first.node,) if diagnosis.first is not None else ()
