@@ -55,7 +55,7 @@ def quarantine_refusal(seen: Seen, node: str, owner: str, reason: str) -> str:
     if not any(one.get("now") for one in seen.values()):
         return (
             f"neither {node} nor a Slurm controller answers, and Kubernetes does not know it, so the record cannot be stored. "
-            "Fix: start one of them; remove a dead host outside of Slurm with `primus-bootstrap node remove --dead`."
+            f"Fix: start one of them; remove a dead host outside of Slurm with `primus-bootstrap node remove hosts.yaml {node} --dead`."
         )
     return ""
 
