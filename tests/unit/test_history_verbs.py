@@ -30,7 +30,7 @@ def hosts(tmp_path: Path) -> Path:
     path = tmp_path / "hosts.yaml"
     path.write_text(
         "all:\n  vars: {cluster_name: blue}\n  hosts: {n1: {ansible_host: 10.0.0.1}, n2: {ansible_host: 10.0.0.2}}\n"
-        "  children: {gpu_node: {hosts: {n2: }}}\n"
+        "  children: {gpu_node: {hosts: {n2: }}, container_host: {hosts: {n1: }}}\n"
     )
     return path
 

@@ -132,7 +132,7 @@ def test_secret_is_write_only_without_default() -> None:
     ("role", "name", "what", "fix"),
     [
         ("demon", "", "no such role: demon", "choose from: cluster, demo"),
-        ("", "demo_wait", "no role has a variable demo_wait", "did you mean demo_wait_s?"),
+        ("", "demo_wait", "no role has a variable demo_wait, and no role has that name", "did you mean demo_wait_s?"),
         ("", "kube_version", "kube_version is a variable of Kubespray", "see https://github.com/kubernetes-sigs/kubespray"),
     ],
 )
