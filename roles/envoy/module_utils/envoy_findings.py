@@ -83,7 +83,7 @@ def _missing(names: Any, known: Sequence[str] | None) -> list[str]:
 
 
 def _choose(known: Sequence[str] | None) -> str:
-    return f"choose from: {', '.join(known)}" if known else "none is defined"
+    return f"choose from: {', '.join(known)}" if known else "define one first; there is none"
 
 
 def all_findings(variables: Mapping[str, Any]) -> list[Finding]:
