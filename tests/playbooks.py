@@ -1,4 +1,4 @@
-"""Runs playbooks with plain Ansible, without this program."""
+"""Writes and runs playbooks with plain Ansible, without this program."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from primus_bootstrap import content
 
@@ -24,3 +27,9 @@ def run_playbook(
 def one_line(done: subprocess.CompletedProcess[str]) -> str:
     """Return the output with single spaces: Ansible wraps messages."""
     return " ".join((done.stdout + done.stderr).split())
+
+
+def write_yaml(path: Path, data: Any) -> None:
+    """Write a file of a role or playbook; missing folders are created."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(yaml.safe_dump(data), encoding="utf-8")

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pytest
 import yaml
 
 from primus_bootstrap import content
+from tests.playbooks import run_playbook, write_yaml
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 PLAYBOOK = content.playbooks_dir() / "day2" / "reboot_node.yml"
 GROUPS = {"slurm_node": ("g1", "g2", "c1"), "gpu_node": ("g1", "k1"), "k8s_cluster": ("k1",), "slurm_controller": ("ctl1", "ctl2")}
@@ -28,12 +29,6 @@ ONLY = {
 LONG = pytest.mark.long("roles/baseline", "roles/node_health", "playbooks/day2")
 
 
-def write(path: Path, tasks: Any) -> None:
-    """Write a file of a role."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(yaml.safe_dump(tasks), encoding="utf-8")
-
-
 @pytest.fixture
 def roles(tmp_path: Path) -> Path:
     """Fake roles that record each step of a host; an unhealthy host stays unhealthy."""
@@ -43,8 +38,8 @@ def roles(tmp_path: Path) -> Path:
         step = f"{role['name']}/{role.get('tasks_from', 'main')}"
         ill = {"ansible.builtin.assert": {"that": f"'{step}' != 'node_health/wait' or inventory_hostname not in ill | default([])"}}
         note = {"ansible.builtin.shell": f"echo {step} {{{{ inventory_hostname }}}} >> {tmp_path}/log", "when": ONLY.get(step, "true")}
-        write(folder / role["name"] / "tasks" / f"{role.get('tasks_from', 'main')}.yml", [ill, note])
-    write(folder / "baseline/vars/main.yml", {"_baseline_reboot_open": f"{{{{ {WAITS} }}}}"})
+        write_yaml(folder / role["name"] / "tasks" / f"{role.get('tasks_from', 'main')}.yml", [ill, note])
+    write_yaml(folder / "baseline/vars/main.yml", {"_baseline_reboot_open": f"{{{{ {WAITS} }}}}"})
     return folder
 
 
@@ -55,11 +50,10 @@ def run(roles: Path, *words: str) -> tuple[int, dict[str, list[str]]]:
     children = {name: {"hosts": dict.fromkeys(members)} for name, members in GROUPS.items()}
     inventory.write_text(json.dumps({"all": {"hosts": hosts, "children": children}}), encoding="utf-8")
     environment = {
-        **os.environ, "ANSIBLE_CONFIG": str(content.ansible_cfg()), "ANSIBLE_ROLES_PATH": str(roles), "ANSIBLE_BECOME_METHOD": "none",
+        "ANSIBLE_ROLES_PATH": str(roles), "ANSIBLE_BECOME_METHOD": "none",
         "ANSIBLE_LOCAL_TEMP": str(roles.parent / "tmp"), "ANSIBLE_HOME": str(roles.parent / "home"),
     }  # fmt: skip
-    command = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(inventory), "-e", "ansible_become=false", *words]
-    done = subprocess.run([*command, str(PLAYBOOK)], env=environment, capture_output=True, text=True, check=False, timeout=300)
+    done = run_playbook(inventory, PLAYBOOK, "-e", "ansible_become=false", *words, **environment)
     assert log.exists(), done.stdout + done.stderr
     steps = [line.split() for line in log.read_text(encoding="utf-8").splitlines()]
     return done.returncode, {name: [step for step, host in steps if host == name] for name in HOSTS}

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from primus_bootstrap import content
+from tests.playbooks import run_playbook
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 # Each call is recorded with the controller's name, which its interpreter passes on.
 MODULE = """
@@ -41,11 +42,10 @@ def play(tmp_path: Path, controllers: dict[str, dict[str, Any]], *, wanted: bool
     (tmp_path / "play.yml").write_text(json.dumps(plays), encoding="utf-8")
     (tmp_path / "hosts.json").write_text(json.dumps({"all": {"hosts": {"n1": LOCAL, **controllers}}}), encoding="utf-8")
     environment = {
-        **os.environ, "ANSIBLE_CONFIG": str(content.ansible_cfg()), "ANSIBLE_ROLES_PATH": str(tmp_path / "roles"),
-        "ANSIBLE_LOCAL_TEMP": str(tmp_path / "tmp"), "ANSIBLE_HOME": str(tmp_path / "home"), "ANSIBLE_SSH_RETRIES": "0",
+        "ANSIBLE_ROLES_PATH": str(tmp_path / "roles"), "ANSIBLE_SSH_RETRIES": "0",
+        "ANSIBLE_LOCAL_TEMP": str(tmp_path / "tmp"), "ANSIBLE_HOME": str(tmp_path / "home"),
     }  # fmt: skip
-    command = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(tmp_path / "hosts.json"), str(tmp_path / "play.yml")]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
+    done = run_playbook(tmp_path / "hosts.json", tmp_path / "play.yml", **environment)
     return done.returncode, log.read_text(encoding="utf-8").splitlines() if log.exists() else [], done.stdout + done.stderr
 
 

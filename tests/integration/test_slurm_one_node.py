@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
 
 from primus_bootstrap import content
+from tests.playbooks import run_playbook
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 DEAD: dict[str, Any] = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 1}
 HERE: dict[str, Any] = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
@@ -39,9 +40,7 @@ def run(folder: Path, controllers: dict[str, dict[str, Any]]) -> str:
     }
     plays = [{"ansible.builtin.import_playbook": str(content.playbooks_dir() / "slurm" / "reach.yml")}, told]
     (folder / "play.yml").write_text(yaml.safe_dump(plays), encoding="utf-8")
-    argv = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", "hosts.yaml", "play.yml"]
-    environment = {**os.environ, "ANSIBLE_ROLES_PATH": str(content.roles_dir()), "ANSIBLE_HOST_KEY_CHECKING": "False"}
-    done = subprocess.run(argv, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    done = run_playbook(folder / "hosts.yaml", folder / "play.yml", ANSIBLE_HOST_KEY_CHECKING="False")
     told_file = folder / "told"
     return told_file.read_text(encoding="utf-8") if told_file.exists() else f"nobody: {done.stdout}"
 
@@ -64,9 +63,7 @@ def test_single_nodes_are_checked_only_with_a_limit(arguments: list[str], hosts:
     """In a full run the controllers check every node."""
     groups = {"slurm_controller": {"hosts": {"ctl1": HERE}}, "slurm_node": {"hosts": {"n1": HERE, "n2": HERE}}}
     (tmp_path / "hosts.yaml").write_text(yaml.safe_dump({"all": {"children": groups}}), encoding="utf-8")
-    playbook = content.playbooks_dir() / "verify" / "slurm_node.yml"
-    argv = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", "hosts.yaml", str(playbook), "--list-hosts", *arguments]
-    environment = {**os.environ, "ANSIBLE_ROLES_PATH": str(content.roles_dir())}
-    done = subprocess.run(argv, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True, timeout=120)
+    done = run_playbook(tmp_path / "hosts.yaml", "verify/slurm_node.yml", "--list-hosts", *arguments)
 
+    assert done.returncode == 0, done.stdout + done.stderr
     assert [line.strip() for line in done.stdout.splitlines() if line.startswith("      ") and ":" not in line] == hosts
