@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 # First words that do not say what a task does. `Refuse` is `Fail if` or `Check that`; `Have` is `Install`, `Write` or `Create`.
 VAGUE = {
-    "Ask", "Be", "Both", "Bring", "Find",
+    "Ask", "Be", "Both", "Bring",
     "Give", "Hand", "Have", "Hold", "It", "Its", "Judge", "Keep", "Know", "Learn", "Leave",
     "Let", "Look", "Lose", "Mend", "No", "Nobody", "Note", "Nothing",
     "Of", "Offer", "Part", "Put", "Reach", "Refuse", "Say", "See", "Settle", "State",
