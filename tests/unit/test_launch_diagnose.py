@@ -587,3 +587,26 @@ def test_a_node_that_got_no_answer_over_rdma_is_not_blamed(tmp_path: Path, lines
     assert (found.cause.name if found.cause else None, found.node_unclear) == ("rdma_failed", unclear)
     assert (None if unclear else [item.node for item in found.suspects] or [found.evidence[0].node]) == (blamed and [blamed])
     assert ("both ends of the connection" in found.text()) == unclear
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "cause"),
+    [
+        ("Epoch 0:   6%|6 | 320/500 [it/s, loss=2.6]", "Epoch 0:   6%|6 | 320/500 [it/s, loss=2.6]", "storage_lost"),
+        ("Epoch 0:   6%|6 | 320/500 [it/s, loss=2.6]", "Epoch 0:   6%|6 | 321/500 [it/s, loss=2.6]", None),
+        ("  1%|1 | 310/28845 [04:10<6:18:45,  1.26it/s]", "  1%|1 | 310/28845 [04:10<6:18:45,  1.26it/s]", "storage_lost"),
+        ("  1%|1 | 310/28845 [04:10<6:18:45,  1.26it/s]", "  1%|1 | 312/28845 [04:10<6:18:45,  1.26it/s]", None),
+        ("loading", "  1%|1 | 310/28845 [04:10<6:18:45,  1.26it/s]", "storage_lost"),  # it may be from before the error
+        ("loading", "{'loss': 0.9042, 'learning_rate': 0.0002, 'epoch': 0.24}", None),
+        ("loading", "Training epoch 0, iteration 3/999 | lr: 1e-05 | reduced_train_loss: 11.0", None),
+    ],
+)
+def test_a_progress_bar_proves_that_the_program_went_on_only_if_it_advances(
+    tmp_path: Path, before: str, after: str, cause: str | None
+) -> None:
+    """It is printed again when the program ends."""
+    events(tmp_path, 0, (5.0, before), (6.0, "OSError: [Errno 116] Stale file handle: '/data/1'"), (7.0, after))
+    record(tmp_path, 0, world_size=1, ended=9.0, exit_code=1)
+    found = diagnosis.diagnose(tmp_path)
+
+    assert (found.cause.name if found.cause else None) == cause

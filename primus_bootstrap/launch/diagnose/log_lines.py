@@ -43,7 +43,7 @@ _IGNORED = re.compile(r"Exception ignored in|Error in atexit\._run_exitfuncs|Err
 _STEP = re.compile(
     r"(?i)\b(?:global.)?(?:step|iteration|iter|epoch)s?\b\W{0,12}\d+.*loss\b|^\W*\{'(?:\w+_)?loss': .*'epoch': |\bstep=\d+, skipped=\d+"
 )
-# A tqdm bar: `1%|   | 310/28845 [04:10<6:18:45, 1.26it/s]`. One bar proves nothing: it is printed again when the program ends.
+# A tqdm bar: `1%|   | 310/28845 [04:10<6:18:45, 1.26it/s]`.
 _BAR = re.compile(r"\|\s*(\d+)/(\d+) \[")
 _TRACEBACK = re.compile(r"^Traceback \(most recent call last\)")
 _CHAINED = ("The above exception was the direct cause", "During handling of the above exception")
@@ -87,17 +87,19 @@ def severity(text: str) -> str:
 
 
 def last_progress(texts: Sequence[str]) -> int | None:
-    """Return the index of the last plain line that proves that the program went on."""
+    """Return the index of the last plain line that proves that the program went on.
+
+    A bar that does not advance proves nothing: it is printed again when the program ends.
+    """
     bars: dict[str, int] = {}
     found: int | None = None
     for index, text in enumerate(texts):
-        if _STEP.search(text):
+        shown = {total: int(done) for done, total in _BAR.findall(text)}
+        advanced = any(done > bars[total] for total, done in shown.items() if total in bars)
+        again = any(total in bars for total in shown) and not advanced
+        if advanced or (not again and _STEP.search(text)):
             found = index
-        for bar in _BAR.finditer(text):
-            done = int(bar[1])
-            if done > bars.setdefault(bar[2], done):
-                found = index
-            bars[bar[2]] = max(done, bars[bar[2]])
+        bars.update({total: max(done, bars.get(total, done)) for total, done in shown.items()})
     return found
 
 
