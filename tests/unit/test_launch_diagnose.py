@@ -610,3 +610,26 @@ def test_a_progress_bar_proves_that_the_program_went_on_only_if_it_advances(
     found = diagnosis.diagnose(tmp_path)
 
     assert (found.cause.name if found.cause else None) == cause
+
+
+def test_an_error_that_a_stopped_rank_handled_at_its_start_does_not_make_it_the_first(tmp_path: Path) -> None:
+    """Every rank logs the failed import of an optional package; rank 1 runs out of memory, and torchrun stops rank 0."""
+    handled = ((5.0, "Traceback (most recent call last):"), (5.0, "AttributeError: module 'apex' has no attribute 'amp'"))
+    events(tmp_path, 0, *handled)
+    record(tmp_path, 0, ended=92.0, exit_code=143, signal=TERM, stopped_at=91.0)
+    events(tmp_path, 1, *handled, (90.0, "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1 GiB"))
+    record(tmp_path, 1, ended=90.5, exit_code=1)
+    found = diagnosis.diagnose(tmp_path)
+
+    assert (found.first.rank if found.first else None, found.cause.name if found.cause else None) == (1, "gpu_out_of_memory")
+
+
+def test_the_time_of_a_failure_is_not_that_of_an_error_after_which_the_program_went_on(tmp_path: Path) -> None:
+    """Rank 0 logged a handled error at its start, and failed last."""
+    events(tmp_path, 0, (5.0, "AttributeError: no 'amp'"), (20.0, "loaded the data"), (95.0, "RuntimeError: no batch"))
+    record(tmp_path, 0, ended=96.0, exit_code=1)
+    events(tmp_path, 1, (90.0, "RuntimeError: bad batch"))
+    record(tmp_path, 1, ended=91.0, exit_code=1)
+    found = diagnosis.diagnose(tmp_path)
+
+    assert (found.first.rank if found.first else None, found.at) == (1, START + 90.0)

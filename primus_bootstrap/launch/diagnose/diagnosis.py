@@ -126,12 +126,15 @@ def diagnose(run_dir: Path, since: tuple[str, float] = ("", 0.0)) -> Diagnosis:
 def _first(views: Sequence[RankView]) -> RankView | None:
     """Return the rank that failed first.
 
-    Ranks that failed independently or timed out precede ranks that only lost a connection, whatever their times: the clocks of two nodes
-    can differ by more than the time between these failures.
+    Ranks with a cause, or that ended without one, precede ranks that were stopped after an error, because they may have handled that error.
+    Those precede ranks that only lost a connection, whatever their times: the clocks of two nodes can differ by more than the time between
+    these failures.
     """
     failed = [view for view in views if view.record.failed]
+    by_itself = [view for view in failed if view.failed_by_itself or HANG in view.kinds]
     groups = (
-        [view for view in failed if view.failed_by_itself or HANG in view.kinds],
+        [view for view in by_itself if view.evidence or not view.record.ended_by_others],
+        by_itself,
         [view for view in failed if CONSEQUENCE in view.kinds],
         failed,
     )

@@ -116,6 +116,11 @@ def dead_lines(texts: Sequence[str]) -> frozenset[int]:
     return frozenset(found)
 
 
+def is_ordinary(text: str) -> bool:
+    """Return whether a plain line is neither part of an error nor of a library's report about one."""
+    return bool(text.strip()) and not (text[0].isspace() or _LETTER.match(text) or _NCCL_LEVEL.search(text) or text.startswith("wandb: "))
+
+
 def last_exception(texts: Sequence[str]) -> str:
     """Return the last plain line with an exception of Python; empty if there is none."""
     return next((text for text in reversed(texts) if _EXCEPTION.match(text)), "")

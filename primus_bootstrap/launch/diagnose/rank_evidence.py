@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 # its heartbeat time-out of 8 minutes (TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC).
 _TAIL_BYTES, _TAIL_LINES, _TAIL_S = 1 << 19, 400, 1800.0
 _ERROR = re.compile(r"Traceback \(most recent call last\)|^(\[rank\d+\]: )?[\w.]*(Error|Exception)\b|terminate called|core dumped")
+# The lines of one error follow each other within this time.
+_MESSAGE_S = 1.0
 # Ranks work in step. If a rank goes on for so long after an error of another one, that error was not fatal. Covers differences of clocks.
 SURVIVED_AFTER_S = 60.0
 # What the message of an exception names if a GPU or a collective failed.
@@ -117,16 +119,29 @@ def read_rank(run_dir: Path, record: RankRecord) -> RankView:
     evidence = [*fatal, *_from_record(record)]
     if len(evidence) > 1:
         evidence = [item for item in evidence if item.cause.kind != OUTSIDE]
-    errors = (line.time for line in final if line.time is not None and _ERROR.search(line.text))
     return RankView(
         record,
         tail,
         tuple(evidence),
-        error_at=next(errors, None),
+        error_at=_error_at(final),
         noted=tuple(noted),
         progress_at=None if progress is None else tail[progress].time,
         last_exception=log_lines.last_exception(texts[progress or 0 :]),
     )
+
+
+def _error_at(lines: Sequence[Line]) -> float | None:
+    """Return the time of the first error after which the program did not go on with ordinary output."""
+    first: float | None = None
+    last = 0.0
+    for line in lines:
+        if line.time is None:
+            continue
+        if _ERROR.search(line.text):
+            first, last = line.time if first is None else first, line.time
+        elif first is not None and line.time > last + _MESSAGE_S and log_lines.is_ordinary(log_lines.plain(line.text)):
+            first = None
+    return first
 
 
 def _may_end_so(item: Evidence, record: RankRecord) -> bool:
@@ -149,8 +164,6 @@ def without_survived(views: Sequence[RankView]) -> tuple[RankView, ...]:
 def _without_survived(view: RankView, last_step: float) -> RankView:
     before = min(last_step, view.record.ended or last_step) - SURVIVED_AFTER_S
     survived = tuple(item for item in view.evidence if item.time is not None and item.time < before)
-    if not survived:
-        return view
     kept = tuple(item for item in view.evidence if item not in survived)
     error_at = None if view.error_at is not None and view.error_at < before else view.error_at
     return replace(view, evidence=kept, noted=(*view.noted, *survived), error_at=error_at)
