@@ -6,22 +6,25 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from primus_bootstrap import content
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 PROGRAM = str(Path(sys.executable).with_name("ansible-playbook"))
 
 
 def run_playbook(
-    hosts: Path | str, playbook: Path | str, *words: str, timeout_s: float = 300, **environment: str
+    hosts: Path | str, playbook: Path | str, *words: str, environment: Mapping[str, str] | None = None, timeout_s: float = 300
 ) -> subprocess.CompletedProcess[str]:
     """Run a playbook, by its path below `playbooks/` or an absolute one, with further arguments and environment variables."""
     inherited = {**os.environ, "ANSIBLE_CONFIG": str(content.ansible_cfg()), "ANSIBLE_NOCOLOR": "1"}
     argv = [PROGRAM, "-i", str(hosts), str(content.playbooks_dir() / playbook), *words]
-    return subprocess.run(argv, env=inherited | environment, capture_output=True, text=True, timeout=timeout_s, check=False)
+    return subprocess.run(argv, env={**inherited, **(environment or {})}, capture_output=True, text=True, timeout=timeout_s, check=False)
 
 
 def one_line(done: subprocess.CompletedProcess[str]) -> str:

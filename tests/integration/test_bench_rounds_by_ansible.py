@@ -98,7 +98,7 @@ def play(folder: Path) -> subprocess.CompletedProcess[str]:
     end = time.monotonic() + 120
     while NODE.running_jobs() and time.monotonic() < end:
         time.sleep(1)
-    return run_playbook(folder / "hosts.yaml", folder / "play.yml", PYTHONPATH=str(content.content_root()))
+    return run_playbook(folder / "hosts.yaml", folder / "play.yml", environment={"PYTHONPATH": str(content.content_root())})
 
 
 @pytest.mark.timeout(900)

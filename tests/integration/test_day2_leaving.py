@@ -43,7 +43,7 @@ def drain(folder: Path, controllers: dict[str, str], jobs: str = "") -> subproce
         (folder / name).write_text(f"#!/bin/sh\ncat << 'END'\n{text}\nEND\n" if text else "#!/bin/sh\n")
         (folder / name).chmod(0o755)
     words = ["-e", "node=gpu1", "-e", "slurm_drain_wait_s=0"]
-    return run_playbook(folder / "hosts.yaml", folder / "stop.yml", *words, PATH=f"{folder}:{os.environ['PATH']}")
+    return run_playbook(folder / "hosts.yaml", folder / "stop.yml", *words, environment={"PATH": f"{folder}:{os.environ['PATH']}"})
 
 
 def test_a_host_can_be_removed_while_a_backup_controller_is_dead(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def play(folder: Path, tasks: Sequence[Mapping[str, object]]) -> subprocess.Comp
     """Run tasks on this machine with plain Ansible."""
     path = folder / "play.yml"
     path.write_text(yaml.safe_dump([{"hosts": "localhost", "gather_facts": False, "tasks": list(tasks)}]), encoding="utf-8")
-    return run_playbook("localhost,", path, "-c", "local", PYTHONPATH=str(Path(__file__).parents[2]))
+    return run_playbook("localhost,", path, "-c", "local", environment={"PYTHONPATH": str(Path(__file__).parents[2])})
 
 
 def role(name: str, tasks: str, **values: object) -> dict[str, object]:

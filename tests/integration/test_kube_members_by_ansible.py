@@ -75,7 +75,7 @@ class Site:
             "ANSIBLE_LOCAL_TEMP": str(self.folder / "tmp"),
             "ANSIBLE_HOME": str(self.folder / "home"),
         }
-        done = run_playbook(self.folder / "hosts.yaml", f"day2/{playbook}", *words, **environment)
+        done = run_playbook(self.folder / "hosts.yaml", f"day2/{playbook}", *words, environment=environment)
         return done.returncode, self.log.read_text(encoding="utf-8").splitlines(), one_line(done)
 
 

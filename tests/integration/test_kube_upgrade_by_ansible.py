@@ -54,7 +54,7 @@ def upgrade(folder: Path, nodes: dict[str, dict[str, Any]]) -> tuple[int, list[s
         "ANSIBLE_LOCAL_TEMP": str(folder / "tmp"), "ANSIBLE_HOME": str(folder / "home"),
     }  # fmt: skip
     with api("https://10.0.0.1:6443", folder / ".primus/demo/kubespray/artifacts/admin.conf", nodes):
-        done = run_playbook(folder / "hosts.yaml", "day2/upgrade_kubernetes.yml", "-e", f"version={NEWEST}", **environment)
+        done = run_playbook(folder / "hosts.yaml", "day2/upgrade_kubernetes.yml", "-e", f"version={NEWEST}", environment=environment)
     return done.returncode, log.read_text(encoding="utf-8").splitlines() if log.exists() else [], one_line(done)
 
 

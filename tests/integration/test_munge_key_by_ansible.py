@@ -46,7 +46,7 @@ def accepting_hosts(folder: Path, keys: dict[str, str], *words: str, dead: str =
         "ANSIBLE_SSH_RETRIES": "0", "PATH": f"{programs}:{os.environ['PATH']}",
         "ANSIBLE_LOCAL_TEMP": str(folder / "tmp"), "ANSIBLE_HOME": str(folder / "home"),
     }  # fmt: skip
-    said = run_playbook(folder / "hosts.json", folder / "play.yml", "-e", json.dumps(variables), *words, **environment).stdout
+    said = run_playbook(folder / "hosts.json", folder / "play.yml", "-e", json.dumps(variables), *words, environment=environment).stdout
     assert not [key for key in (FORMER, STATED) if key in said]
     took = {host for host in keys if f"would take it: {host}." in said}
     refused = {host for host in keys if host != dead and f"{host} runs Slurm with another munge_key" in " ".join(said.split())}

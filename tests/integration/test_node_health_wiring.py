@@ -43,7 +43,7 @@ def configurations(folder: Path) -> dict[str, dict[str, Any]]:
     tasks = [{"ansible.builtin.import_role": {"name": "node_health", "tasks_from": "preflight"}}, {"ansible.builtin.copy": told}]
     play = {"hosts": "all", "gather_facts": False, "vars_files": [str(path) for path in vars_files], "tasks": tasks}
     (folder / "play.yml").write_text(yaml.safe_dump([play]), encoding="utf-8")
-    done = run_playbook(folder / "hosts.yaml", folder / "play.yml", ANSIBLE_HOME=str(folder / "home"))
+    done = run_playbook(folder / "hosts.yaml", folder / "play.yml", environment={"ANSIBLE_HOME": str(folder / "home")})
     assert done.returncode == 0, done.stdout + done.stderr
     return {name: json.loads((folder / f"{name}.json").read_text(encoding="utf-8")) for name in hosts}
 

@@ -43,7 +43,7 @@ def changed(folder: Path, ports: list[dict[str, Any]], groups: dict[str, list[st
     ]
     (folder / "play.yml").write_text(yaml.safe_dump(plays), encoding="utf-8")
     environment = {"ANSIBLE_BECOME_METHOD": "none", "ANSIBLE_HOST_KEY_CHECKING": "False", "ANSIBLE_HOME": str(folder / "home")}
-    done = run_playbook(folder / "hosts.yaml", folder / "play.yml", "-e", "ansible_become=false", **environment)
+    done = run_playbook(folder / "hosts.yaml", folder / "play.yml", "-e", "ansible_become=false", environment=environment)
     return {path.name.removeprefix("changed-") for path in folder.glob("changed-*")}, done.stdout + done.stderr
 
 

@@ -20,7 +20,7 @@ def test_a_host_that_cannot_be_checked_is_not_released(tmp_path: Path) -> None:
         "  children:\n    slurm_controller: {hosts: {ctl: }}\n    gpu_node: {hosts: {gpu1: }}\n"
     )
 
-    done = run_playbook(hosts, "day2/release_node.yml", "-e", "node=gpu1", USER="ada")
+    done = run_playbook(hosts, "day2/release_node.yml", "-e", "node=gpu1", environment={"USER": "ada"})
 
     assert done.returncode != 0
     assert "gpu1 does not answer (" in done.stdout

@@ -53,7 +53,7 @@ def run(roles: Path, *words: str) -> tuple[int, dict[str, list[str]]]:
         "ANSIBLE_ROLES_PATH": str(roles), "ANSIBLE_BECOME_METHOD": "none",
         "ANSIBLE_LOCAL_TEMP": str(roles.parent / "tmp"), "ANSIBLE_HOME": str(roles.parent / "home"),
     }  # fmt: skip
-    done = run_playbook(inventory, PLAYBOOK, "-e", "ansible_become=false", *words, **environment)
+    done = run_playbook(inventory, PLAYBOOK, "-e", "ansible_become=false", *words, environment=environment)
     assert log.exists(), done.stdout + done.stderr
     steps = [line.split() for line in log.read_text(encoding="utf-8").splitlines()]
     return done.returncode, {name: [step for step, host in steps if host == name] for name in HOSTS}

@@ -112,7 +112,7 @@ def run(roles: Path, *words: str, serving: Mapping[str, str] | None = None) -> t
         "ANSIBLE_ROLES_PATH": str(roles), "ANSIBLE_BECOME_METHOD": "none",
         "ANSIBLE_LOCAL_TEMP": str(roles.parent / "tmp"), "ANSIBLE_HOME": str(roles.parent / "home"),
     }  # fmt: skip
-    done = run_playbook(inventory, "day2/reboot_rack.yml", "-e", "ansible_become=false", *words, **environment)
+    done = run_playbook(inventory, "day2/reboot_rack.yml", "-e", "ansible_become=false", *words, environment=environment)
     steps = re.findall(r'"msg": "STEP (\w+ \w+)"', done.stdout)
     assert steps, done.stdout + done.stderr
     return done.returncode, steps

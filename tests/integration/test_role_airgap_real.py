@@ -36,7 +36,7 @@ def debug_output(play: object, inventory: object) -> list[str]:
         hosts.write_text(json.dumps(inventory))
         text = json.dumps(play).replace("playbooks/vars", str(root / "playbooks" / "vars"))
         book.write_text(text)
-        done = run_playbook(hosts, book, ANSIBLE_STDOUT_CALLBACK="ansible.posix.json")
+        done = run_playbook(hosts, book, environment={"ANSIBLE_STDOUT_CALLBACK": "ansible.posix.json"})
         assert done.returncode == 0, done.stdout + done.stderr
     found: list[str] = json.loads(done.stdout)["plays"][0]["tasks"][0]["hosts"]["a"]["airgap_mirrors"]
     return found

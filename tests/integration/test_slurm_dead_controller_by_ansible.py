@@ -45,7 +45,7 @@ def play(tmp_path: Path, controllers: dict[str, dict[str, Any]], *, wanted: bool
         "ANSIBLE_ROLES_PATH": str(tmp_path / "roles"), "ANSIBLE_SSH_RETRIES": "0",
         "ANSIBLE_LOCAL_TEMP": str(tmp_path / "tmp"), "ANSIBLE_HOME": str(tmp_path / "home"),
     }  # fmt: skip
-    done = run_playbook(tmp_path / "hosts.json", tmp_path / "play.yml", **environment)
+    done = run_playbook(tmp_path / "hosts.json", tmp_path / "play.yml", environment=environment)
     return done.returncode, log.read_text(encoding="utf-8").splitlines() if log.exists() else [], done.stdout + done.stderr
 
 

@@ -40,7 +40,7 @@ def run(folder: Path, controllers: dict[str, dict[str, Any]]) -> str:
     }
     plays = [{"ansible.builtin.import_playbook": str(content.playbooks_dir() / "slurm" / "reach.yml")}, told]
     (folder / "play.yml").write_text(yaml.safe_dump(plays), encoding="utf-8")
-    done = run_playbook(folder / "hosts.yaml", folder / "play.yml", ANSIBLE_HOST_KEY_CHECKING="False")
+    done = run_playbook(folder / "hosts.yaml", folder / "play.yml", environment={"ANSIBLE_HOST_KEY_CHECKING": "False"})
     told_file = folder / "told"
     return told_file.read_text(encoding="utf-8") if told_file.exists() else f"nobody: {done.stdout}"
 

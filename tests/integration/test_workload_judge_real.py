@@ -21,7 +21,9 @@ def test_plain_ansible_refuses_an_invalid_job(tmp_path: Path) -> None:
     (tmp_path / "hosts.yaml").write_text(yaml.safe_dump(inventory))
     job = a_job(presets=["debug-dens"], nodes=3)
     (tmp_path / "job.yml").write_text(yaml.safe_dump(job))
-    done = run_playbook(tmp_path / "hosts.yaml", "workload.yml", "-e", f"@{tmp_path}/job.yml", PATH="/usr/bin:/bin", HOME=str(tmp_path))
+    done = run_playbook(
+        tmp_path / "hosts.yaml", "workload.yml", "-e", f"@{tmp_path}/job.yml", environment={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+    )
     expected = ROLE.problems(job, {"primus_watch": ["n1"], "workload_node": ["n2"]}, hosts)
 
     assert done.returncode == 2, done.stdout + done.stderr

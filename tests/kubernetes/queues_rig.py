@@ -118,4 +118,4 @@ def play(folder: Path, playbook: str, tags: str, *flags: str) -> subprocess.Comp
     """Run a playbook without the check of the server's version."""
     old = "{_kueue_least_version: '1.20', _gpu_operator_least_version: '1.20', _jobset_least_version: '1.20'}"
     words = ["-e", old, *flags, *(["--tags", tags] if tags else [])]
-    return run_playbook(folder / "hosts.yaml", playbook, *words, timeout_s=600, PRIMUS_HELM=str(_HELM))
+    return run_playbook(folder / "hosts.yaml", playbook, *words, timeout_s=600, environment={"PRIMUS_HELM": str(_HELM)})

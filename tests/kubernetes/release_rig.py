@@ -63,7 +63,7 @@ class Site:
     def play(self, *flags: str, playbook: str = "scheduling/jobs.yml") -> Played:
         """Run a playbook of the role."""
         environment = {"PRIMUS_HELM": str(HELM), "PRIMUS_TEST_PYTHON": sys.executable}
-        done = run_playbook(self.folder / "hosts.yaml", playbook, "--tags", "jobset", "-e", _OLD, *flags, **environment)
+        done = run_playbook(self.folder / "hosts.yaml", playbook, "--tags", "jobset", "-e", _OLD, *flags, environment=environment)
         return Played(done.returncode, done.stdout + done.stderr)
 
     def applied(self, *flags: str) -> Played:

@@ -13,9 +13,10 @@ from primus_bootstrap import content
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
+    from types import ModuleType
 
 
-def load_file(path: Path, name: str = "") -> Any:
+def load_file(path: Path, name: str = "") -> ModuleType:
     """Return a file as a module, by default with the name of the file. Its dataclasses find it by this name."""
     name = name or path.stem
     spec = importlib.util.spec_from_file_location(name, path)

@@ -30,10 +30,11 @@ def test_a_file_is_replaced_with_its_mode_and_no_temporary_file_is_left(tmp_path
 
 def test_a_file_can_keep_the_permissions_and_attributes_of_the_one_it_replaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Owner and group too, which only root may change to another account."""
-    path, owners = tmp_path / "hosts.yaml", []
+    path = tmp_path / "hosts.yaml"
+    owners: list[tuple[int, int]] = []
     path.write_text("old")
     path.chmod(0o640)
-    monkeypatch.setattr(atomic_files.os, "chown", lambda _path, uid, gid: owners.append((uid, gid)))
+    monkeypatch.setattr(os, "chown", lambda _path, uid, gid: owners.append((uid, gid)))
 
     write_atomic(path, "new", like=path)
 
