@@ -23,7 +23,8 @@ SECTIONS = [(file, name) for file in ("base", "vendors", "models", "networks") f
 FACTS = {"socket_interface", "nccl_socket_interface", "hca_list", "gid_index"}
 MODELS = {
     "MI100", "MI210", "MI250", "MI250X", "MI300A", "MI300X", "MI308X", "MI325X", "MI350X", "MI355X",
-    "A100", "H100", "H200", "B200", "GB200", "L40S",
+    "A100", "H100", "H200", "B200", "GB200", "L40S", "MI350P", "A2", "A10", "A16", "A30", "A40", "A800", "L2", "L4", "L20", "L40", "H20",
+    "H800", "GH200", "B100", "B300", "GB300", "GB10", "RTX-PRO-6000",
 }  # fmt: skip
 
 # Variables that other launchers set for every job and this project does not; see docs/profiles.md.
@@ -85,6 +86,30 @@ def test_every_id_and_model_names_its_source() -> None:
     for key, entry in {**catalogue["ids"], **catalogue["models"]}.items():
         assert catalogue["sources"][entry["source"]].startswith("https://"), key
     assert all(re.fullmatch(r"(1002|10de):[0-9a-f]{4}", key) for key in catalogue["ids"])
+
+
+PCI_IDS = Path("/usr/share/misc/pci.ids")
+# A product of pci.ids in brackets that is a data-centre GPU of 2020 or later.
+DATA_CENTRE = re.compile(r"Instinct MI([13]\d\d|2[15]0)|\[(A\d+|A?[HBL]\d+|G[BH]\d+|RTX PRO 6000)\b")
+# Not GPUs of their own, engineering samples, and products for which no source gives an architecture.
+WITHOUT_MODEL = {
+    "10de:1af1": "an NVSwitch", "10de:22a3": "an NVSwitch", "10de:20f0": "a sample of A100", "10de:20f2": "a sample of A100",
+    "10de:2345": "a sample of GH200", "10de:26b8": "L40G, for cloud gaming", "10de:26bb": "L30, never sold", "10de:27b7": "L16, never sold",
+    "10de:2bb2": "RTX PRO 6000D, a workstation card", "10de:2bbc": "RTX PRO 6000D, a workstation card",
+}  # fmt: skip
+
+
+@pytest.mark.skipif(not PCI_IDS.is_file(), reason=f"{PCI_IDS} is missing (Debian: pci.ids)")
+def test_every_data_centre_gpu_of_pci_ids_is_known() -> None:
+    """Lists the ids to add. The catalogue follows pci.ids of 2026-08-22; an older file on this machine has fewer."""
+    vendor, missing = "", {}
+    for line in PCI_IDS.read_text(encoding="utf-8", errors="replace").splitlines():
+        if re.match(r"[0-9a-f]{4} ", line):
+            vendor = line[:4]
+        elif vendor in ("1002", "10de") and (found := re.match(r"\t([0-9a-f]{4})  (.*)", line)) and DATA_CENTRE.search(found[2]):
+            missing[f"{vendor}:{found[1]}"] = found[2]
+
+    assert {key: name for key, name in missing.items() if key not in gpus.catalogue()["ids"] and key not in WITHOUT_MODEL} == {}
 
 
 def test_amd_virtual_functions_are_known_for_every_model_that_has_them() -> None:

@@ -60,7 +60,7 @@ def test_one_model_in_two_sizes_is_mixed(tmp_path: Path) -> None:
 
 def test_an_unknown_3d_controller_of_nvidia_is_unknown(tmp_path: Path) -> None:
     """It is an accelerator, because it has no display."""
-    device(tmp_path, "0000:05:00.0", "10de:3182", "030200")
+    device(tmp_path, "0000:05:00.0", "10de:3fff", "030200")
 
     assert gpus.find_gpus(sysfs.Host(tmp_path)).verdict == "unknown"
 

@@ -13,8 +13,11 @@ if TYPE_CHECKING:
 
 RESOURCES = {"amd": "amd.com/gpu", "nvidia": "nvidia.com/gpu"}
 VENDORS = {
-    "amd": ("MI100", "MI210", "MI250", "MI250X", "MI300A", "MI300X", "MI308X", "MI325X", "MI350X", "MI355X"),
-    "nvidia": ("A100", "H100", "H200", "B200", "GB200", "L40S"),
+    "amd": ("MI100", "MI210", "MI250", "MI250X", "MI300A", "MI300X", "MI308X", "MI325X", "MI350P", "MI350X", "MI355X"),
+    "nvidia": (
+        *("A2", "A10", "A16", "A30", "A40", "A100", "A800", "L2", "L4", "L20", "L40", "L40S", "H20", "H100", "H200", "H800", "GH200"),
+        *("B100", "B200", "B300", "GB200", "GB300", "GB10", "RTX-PRO-6000"),
+    ),
 }
 # The models that the operators support; the device plug-in alone supports all models of the driver.
 # AMD: https://github.com/ROCm/gpu-operator/blob/v1.5.1/docs/index.md ("Supported Hardware"; without MI100, MI250X, MI300A and MI308X).
@@ -30,20 +33,20 @@ def vendor_of(model: str) -> str:
     return next((vendor for vendor, models in VENDORS.items() if model in models), "")
 
 
-def findings(stated: Mapping[str, Any], models: Mapping[str, str]) -> list[Finding]:
+def findings(variables: Mapping[str, Any], models: Mapping[str, str]) -> list[Finding]:
     """Return configuration errors.
 
     Args:
-        stated: The role's variables by name; a missing one has its default.
+        variables: The role's variables by name; a missing one has its default.
         models: Host -> GPU model, of the GPU hosts that are nodes.
     """
     found: list[Finding] = []
-    mode = stated.get("gpu_operator_mode") or "operator"
+    mode = variables.get("gpu_operator_mode") or "operator"
     if not models:
         what = "gpu_operator is installed, and no host of gpu_node is a node of Kubernetes"
         return [("gpu_operator_mode", what, "put GPU hosts into kube_node, or empty the group gpu_operator", "gpu-operator-nodes")]
     unknown = sorted(host for host, model in models.items() if not vendor_of(model))
-    if unknown and not stated.get("gpu_operator_vendors"):
+    if unknown and not variables.get("gpu_operator_vendors"):
         what = f"gpu_env_model is not set for {_first_names(unknown)}, and it determines the operator"
         found.append(("gpu_env_model", what, "set gpu_env_model of each GPU host, or gpu_operator_vendors", "gpu-operator-model"))
     for vendor, supported in SUPPORTED.items():
@@ -53,8 +56,8 @@ def findings(stated: Mapping[str, Any], models: Mapping[str, str]) -> list[Findi
             what = f"{vendor}'s GPU operator does not support {named} (it supports {', '.join(supported)})"
             fix = "gpu_operator_mode: device_plugin, which installs only the device plug-in"
             found.append(("gpu_env_model", what, fix, "gpu-operator-model"))
-    nfd = stated.get("gpu_operator_nfd")
-    if mode == "operator" and nfd is not False and stated.get("node_feature_discovery_enabled") is True:
+    nfd = variables.get("gpu_operator_nfd")
+    if mode == "operator" and nfd is not False and variables.get("node_feature_discovery_enabled") is True:
         what = "Kubespray installs Node Feature Discovery, and the GPU operator's chart a second one: their workers conflict"
         found.append(("gpu_operator_nfd", what, "gpu_operator_nfd: false, or node_feature_discovery_enabled: false", "gpu-operator-nfd"))
     return found
@@ -65,9 +68,9 @@ def _first_names(names: Sequence[str]) -> str:
     return ", ".join(names[:NAMED]) + more
 
 
-def gpu_operator_findings(stated: Mapping[str, Any], nodes: Iterable[Mapping[str, Any]]) -> list[str]:
+def gpu_operator_findings(variables: Mapping[str, Any], nodes: Iterable[Mapping[str, Any]]) -> list[str]:
     """Return a line for each error: the problem, and `Fix:`."""
-    return [f"{what}. Fix: {fix}" for _, what, fix, _ in findings(stated, {one["host"]: one["model"] for one in nodes})]
+    return [f"{what}. Fix: {fix}" for _, what, fix, _ in findings(variables, {one["host"]: one["model"] for one in nodes})]
 
 
 def gpu_operator_nodes(hosts: Iterable[str], variables: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -86,11 +89,6 @@ def gpu_operator_nodes(hosts: Iterable[str], variables: Mapping[str, Mapping[str
 def gpu_operator_vendors(nodes: Iterable[Mapping[str, Any]]) -> list[str]:
     """Return the vendors of the nodes' models; the chart of the first one installs Node Feature Discovery."""
     return sorted({vendor for one in nodes if (vendor := vendor_of(one["model"]))})
-
-
-def gpu_operator_models(nodes: Iterable[Mapping[str, Any]], vendor: str) -> list[str]:
-    """Return the models of one vendor."""
-    return sorted({one["model"] for one in nodes if vendor_of(one["model"]) == vendor})
 
 
 def gpu_operator_plugins(vendors: Iterable[str], settings: Mapping[str, Any]) -> list[dict[str, Any]]:
