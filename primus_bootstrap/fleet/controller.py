@@ -12,6 +12,7 @@ import resource
 import shutil
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,7 +54,7 @@ def check_controller(folder: Path) -> Iterator[Verdict]:
 def _timed(check: Callable[[], Iterator[Verdict]]) -> Iterator[Verdict]:
     started = time.time()
     for verdict in check():
-        yield Verdict(**{**verdict.to_json(), "started": started, "seconds": round(time.time() - started, 3)})
+        yield replace(verdict, started=started, seconds=round(time.time() - started, 3))
 
 
 def _verdict(  # noqa: PLR0913 (the fields of a record)

@@ -119,10 +119,6 @@ class HostFacts:
         """Return the free space at a path, or None if the host has no such path."""
         return next((disk.free_gib for disk in self.disks if disk.path == path), None)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data for `json.dumps`."""
-        return asdict(self)
-
 
 def clock_of(data: Mapping[str, Any], sent: float, received: float) -> Clock:
     """Compute the clock's offset from the four timestamps of NTP (RFC 5905, section 8): sent, read, done, received."""

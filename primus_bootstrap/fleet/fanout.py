@@ -80,6 +80,6 @@ def _answers(worker: subprocess.Popen[str], request: str, waiting: dict[str, Non
     except BrokenPipeError:
         return
     for line in worker.stdout:
-        answer = Answer.parse(json.loads(line))
+        answer = Answer(**json.loads(line))
         waiting.pop(answer.host, None)
         yield answer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -92,8 +92,3 @@ class Answer:
     def fix(self) -> str:
         """The fix for the cause, or an empty string."""
         return FIXES[self.cause].replace("HOST", self.host or "HOST") if self.cause else ""
-
-    @staticmethod
-    def parse(data: Mapping[str, Any]) -> Answer:
-        """Parse one line of the worker."""
-        return Answer(**data)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap import content
@@ -35,7 +35,7 @@ class Probe:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for `json.dumps`."""
-        facts = self.facts.to_json() if self.facts else None
+        facts = asdict(self.facts) if self.facts else None
         state = "answered" if self.facts else "unknown"
         return {"host": self.host, "state": state, "cause": self.cause, "detail": self.detail, "fix": self.fix, "facts": facts}
 

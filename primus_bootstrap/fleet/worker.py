@@ -23,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -302,8 +303,7 @@ def in_flight(targets: list[Target]) -> int:
 
 def write(answer: Answer) -> None:
     """Write one answer as a JSON line."""
-    line = {name: getattr(answer, name) for name in Answer.__slots__}
-    sys.stdout.write(json.dumps(line) + "\n")
+    sys.stdout.write(json.dumps(asdict(answer)) + "\n")
     sys.stdout.flush()
 
 
@@ -314,8 +314,7 @@ def run_all(session: Session, targets: list[Target]) -> None:
     def one(host: Any, target: Target) -> None:
         began = time.monotonic()
         answer = session.answer(host, target)
-        fields = {name: getattr(answer, name) for name in Answer.__slots__}
-        write(Answer(**{**fields, "seconds": round(time.monotonic() - began, 3)}))
+        write(replace(answer, seconds=round(time.monotonic() - began, 3)))
 
     for start in range(0, len(targets), HOSTS_PER_STATE):
         some = targets[start : start + HOSTS_PER_STATE]
