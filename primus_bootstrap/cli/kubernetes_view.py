@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap.cli.console import emit, emit_json, emit_table, plain_table
@@ -32,9 +33,7 @@ def show_part(cluster: Cluster, part: str, *, as_json: bool) -> None:
         raise PlanError("no host is in kube_control_plane: Kubespray is not used", fix="add a host to kube_control_plane in hosts.yaml")
     values = all_values(cluster, cluster.state_dir.absolute() / "kubespray")
     if as_json:
-        emit_json(
-            {"schema": "primus.kubespray-values/1", "release": load_release().version, "values": [value.to_json() for value in values]}
-        )
+        emit_json({"schema": "primus.kubespray-values/1", "release": load_release().version, "values": [asdict(value) for value in values]})
         return
     table = plain_table("variable", "value", "set by", "for", "why, or where")
     for value in values:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import getpass
 import os
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -140,7 +140,7 @@ def list_(
     answers = ask_hosts(cluster, targets, service_task(targets, known_hosts=known_hosts_path(cluster), timeout_s=timeout_s))
     services = _with_nodes(cluster, read_services(answers, listed))
     if as_json:
-        emit_json({"schema": "primus.service/1", "cluster": cluster.name, "hosts": [service.to_json() for service in services]})
+        emit_json({"schema": "primus.service/1", "cluster": cluster.name, "hosts": [asdict(service) for service in services]})
     else:
         _print(services)
 

@@ -6,7 +6,7 @@ import json
 import subprocess
 import tempfile
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -117,7 +117,7 @@ def submit(
     target, watcher = target_of(request, inventory_facts(cluster)), plan.hosts[0]
     if as_json:
         answer = {"id": id_, "target": target, "host": watcher, "folder": f"{request.folder}/{id_}"}
-        emit_json({"schema": SCHEMA, **answer, "offer": selection.to_json(), "run": report.run, "exit_code": report.exit_code})
+        emit_json({"schema": SCHEMA, **answer, "offer": asdict(selection), "run": report.run, "exit_code": report.exit_code})
     elif report.exit_code:
         print_report(report, cluster.path)
         emit(next_steps(cluster, report))
@@ -144,7 +144,7 @@ def list_(
     client = _connect(hosts, timeout_s, ask_become_pass=ask_become_pass, ask_vault_pass=ask_vault_pass, vault=vault_password_file)
     jobs = [job for job in read_list(client.run(client.commands.list_all())) if all_ or not job.ended]
     if as_json:
-        emit_json({"schema": SCHEMA, "cluster": client.cluster.name, "jobs": [job.to_json() for job in jobs]})
+        emit_json({"schema": SCHEMA, "cluster": client.cluster.name, "jobs": [asdict(job) for job in jobs]})
     else:
         print_jobs(jobs)
 
@@ -170,7 +170,7 @@ def status(
         raise typer.Exit(_follow(client, job, as_json=as_json))
     status_ = client.show(job)
     if as_json:
-        emit_json({"schema": SCHEMA, **status_.to_json()})
+        emit_json({"schema": SCHEMA, **asdict(status_)})
     else:
         print_job(status_, path)
 
@@ -347,7 +347,7 @@ def _follow(client: _WatcherClient, job: str, *, as_json: bool) -> int:
             continue
         if status_.ended:
             if as_json:
-                emit(json.dumps(status_.to_json()))
+                emit(json.dumps(asdict(status_)))
             else:
                 print_job(status_, client.cluster.path)
             return 0 if status_.phase == DONE else RunError.exit_code

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap.launch.untrusted import parse_json, printable_data
@@ -45,10 +45,6 @@ class JobStatus:
     def ended(self) -> bool:
         """Whether the job is in a terminal phase."""
         return self.phase in TERMINAL
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data for `json.dumps`."""
-        return asdict(self)
 
 
 def read_status(data: Mapping[str, Any]) -> JobStatus:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap import content
@@ -43,10 +43,6 @@ class Service:
     slurm_reason: str = ""
     kubernetes: str = ""
     kubernetes_reason: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data for `json.dumps`."""
-        return asdict(self)
 
 
 def service_task(targets: Sequence[Target], *, known_hosts: Path, timeout_s: float) -> Task:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap.core.errors import InventoryError
@@ -38,10 +38,6 @@ class Value:
     source: str
     reason: str
     group: str = "all"
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data for `json.dumps`."""
-        return asdict(self)
 
 
 def chosen_values(cluster: Cluster, folder: Path) -> tuple[Value, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,7 +76,7 @@ def write_rank(run_dir: Path, rank: int, given: Mapping[str, Any], world_size: i
         stopped_at=last + 0.5 if given.get("stopped") else None,
         last_output=last,
     )
-    rank_log.record_path(run_dir, rank).write_text(json.dumps(record.to_json()))
+    rank_log.record_path(run_dir, rank).write_text(json.dumps(asdict(record)))
 
 
 def write_run(run_dir: Path, case: Mapping[str, Any]) -> None:

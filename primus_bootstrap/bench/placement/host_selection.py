@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from primus_bootstrap.bench.placement.host_order import order_hosts
 from primus_bootstrap.core.errors import PlanError
@@ -41,10 +41,6 @@ class HostSelection:
     left_out: tuple[ExcludedHost, ...]  # hosts that are not in service
     replaced: Mapping[str, str]  # the spare that replaces a host
     slow: Mapping[str, str]  # why a host is slow
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data for `json.dumps`."""
-        return asdict(self)
 
     def lines(self) -> tuple[str, ...]:
         """Return the messages for the user."""

@@ -18,7 +18,7 @@ import sys
 import time
 from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -138,7 +138,7 @@ class Output:
 
     def _record_content(self) -> bytes:
         """Return the record padded to its full size; drop the oldest lines that do not fit."""
-        data = self.record.to_json()
+        data = asdict(self.record)
         while len(content := json.dumps(data).encode()) >= _RECORD_BYTES and data["last_lines"]:
             data["last_lines"] = data["last_lines"][1:]
         return content.ljust(_RECORD_BYTES - 1) + b"\n"

@@ -58,10 +58,6 @@ class RankRecord:
         """Whether it was asked to stop and was then ended by SIGTERM or SIGKILL."""
         return self.stopped_at is not None and self.signal in (SIGTERM, SIGKILL)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the record as plain data."""
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class Line:
