@@ -53,13 +53,13 @@ def host_without_known_group(context: ValidationContext) -> Iterator[Problem]:
     covered = {host for name in known for host in context.groups.get(name, ())}
     site_groups: dict[str, list[str]] = {}
     misspelt: set[str] = set()
-    for name, hosts in context.groups.items():
+    for name, members in context.groups.items():
         if name in known or name in _IMPLICIT:
             continue
         if nearest_group(name):
-            misspelt.update(hosts)
+            misspelt.update(members)
         else:
-            for host in hosts:
+            for host in members:
                 site_groups.setdefault(host, []).append(name)
     fix = "add the host to one of the groups that `primus-bootstrap schema --groups` lists"
     # Other rules report hosts of a misspelt group, and hosts whose name is misspelt in a group.
