@@ -129,7 +129,10 @@ def test_the_watcher_uses_no_host_that_the_submission_excluded(tmp_path: Path, t
     out = unavailable_hosts(read_services([host_answer(tmp_path / name) for name in names], names))
     selection = select_hosts(["gpu1", "gpu2"], ["gpu3"], nodes=2, unavailable=out, speeds={})
     defaults = yaml.safe_load((content.roles_dir() / "workload/defaults/main.yml").read_text(encoding="utf-8"))
-    chosen = {"workload_host_order": [*selection.hosts, *selection.spares], "workload_excluded_hosts": [item.to_json() for item in selection.left_out]}
+    chosen = {
+        "workload_host_order": [*selection.hosts, *selection.spares],
+        "workload_excluded_hosts": [item.to_json() for item in selection.left_out],
+    }
     job = {**defaults, **chosen, "workload_name": "try", "workload_user": "ada", "workload_target": target, "workload_nodes": 2}
     groups = {"primus_watch": ["ctl"], "workload_node": names, "spare": ["gpu3"]}
     document = load_filters("workload").document(job, groups, {name: {"ansible_host": name} for name in names})

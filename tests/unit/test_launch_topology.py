@@ -51,7 +51,7 @@ def test_one_process_per_visible_gpu() -> None:
 @pytest.mark.parametrize("value", ["none", ""])
 def test_a_variable_that_hides_every_gpu_is_an_error(value: str) -> None:
     """One process without a GPU would train on the CPU, or fail later without a cause."""
-    with pytest.raises(PlanError, match="NVIDIA_VISIBLE_DEVICES=.* hides every GPU"):
+    with pytest.raises(PlanError, match=r"NVIDIA_VISIBLE_DEVICES=.* hides every GPU"):
         shape(gpus(8, "nvidia"), {"NVIDIA_VISIBLE_DEVICES": value})
 
 
