@@ -7,7 +7,6 @@ import os
 import pwd
 import subprocess
 import sys
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 
 PROGRAM = content.roles_dir() / "primus_exporter" / "files" / "primus_exporter.py"
 effects: Any = load_role_module("primus_exporter", "primus_exporter_effects")
-former: Any = load_role_module("primus_exporter", "former_metrics")
 ME = pwd.getpwuid(os.geteuid()).pw_name
 
 
@@ -75,25 +73,6 @@ class Host:
         assert done.returncode == 0, done.stderr
         lines = [line for line in (self.root / "primus.prom").read_text("utf-8").splitlines() if not line.startswith("#")]
         return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines}, done.stderr
-
-
-@pytest.mark.parametrize(
-    ("mode", "age_s", "found"),
-    [(0o1777, 10, [("run.prom", ME)]), (0o1777, 5000, []), (0o1777, -5000, []), (0o755, 10, [])],
-)
-def test_recent_files_in_the_old_folder_are_detected(tmp_path: Path, mode: int, age_s: int, found: list[tuple[str, str]]) -> None:
-    """Only recent plain files in a world-writable folder count, none from the future. A closed folder has none."""
-    shared = tmp_path / "training"
-    (shared / "ada").mkdir(parents=True)
-    (shared / "run.prom").write_text("")
-    (shared / "link.prom").symlink_to("/etc/passwd")
-    shared.chmod(mode)
-    os.utime(shared / "run.prom", (time.time() - age_s, time.time() - age_s))
-    report = former.report("/x", "training", former.fresh_files(str(tmp_path), "training", time.time() - 900))
-
-    assert [one["name"] for one in report["files"]] == [name for name, _ in found]
-    assert ("Fix: " in report["msg"]) is bool(found)
-    assert former.fresh_files(str(tmp_path), "nothing", 0) == []
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,0 @@
-../../prometheus/files/reload.sh
