@@ -1,10 +1,11 @@
-"""Roles `oci_registry` and `registry_trust`: accounts, conflicts, signature policy, credentials and verdicts."""
+"""Roles `oci_registry` and `registry_trust`: password hashes, conflicts, signature policy, credentials and verdicts."""
 
 from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import bcrypt
 import pytest
 import yaml
 
@@ -23,27 +24,20 @@ def load(role: str, part: str) -> ModuleType:
     return load_file(path, f"test_{role}_{path.stem}")
 
 
-ACCOUNTS = load("oci_registry", "library/oci_registry_accounts.py")
+HASHES = load("oci_registry", "filter_plugins/web_password.py")
 EFFECTS = load("oci_registry", "library/oci_registry_effects.py")
 TRUST = load("registry_trust", "filter_plugins/registry_trust.py")
 CREDENTIALS = load("registry_trust", "library/registry_credentials.py")
 PULLS: Any = load_role_module("registry_trust", "registry_trust_effects")
 
 
-def test_matching_hash_stays_and_unknown_account_is_removed() -> None:
-    """Repeats change nothing. New passwords, new accounts and removed accounts are reported."""
-    before = {"a": "$2y$a1", "b": "$2y$b1", "old": "$2y$o", "md5": "$apr1$x"}
-    accounts = [{"name": name, "password": f"{name}1"} for name in ("a", "md5")] + [
-        {"name": "b", "password": "b2"},
-        {"name": "c", "password": "c1"},
-    ]
+def test_account_hash_is_stable_and_fast_to_verify() -> None:
+    """The registry verifies it with every request. Accounts with the same password have different hashes."""
+    first, again, other = (HASHES.web_password_hash("right-password-01", f"n1 registry {name}", 8) for name in ("a", "a", "b"))
 
-    got, messages = ACCOUNTS.plan(
-        before, accounts, lambda _, known, password: known == f"$2y${password}", lambda _, password: f"$2y${password}"
-    )
-
-    assert got == {"a": "$2y$a1", "md5": "$2y$md51", "b": "$2y$b2", "c": "$2y$c1"}
-    assert messages == ["remove old", "change the password of md5", "change the password of b", "add c"]
+    assert first == again != other
+    assert first.startswith("$2b$08$")
+    assert bcrypt.checkpw(b"right-password-01", first.encode())
 
 
 def test_settings_of_both_storages_are_complete() -> None:

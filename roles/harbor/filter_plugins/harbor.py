@@ -8,6 +8,8 @@ import re
 import secrets as entropy
 from typing import TYPE_CHECKING, Any
 
+import bcrypt
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
@@ -189,6 +191,11 @@ def random_strings(items: Sequence[Any]) -> list[str]:
     return [entropy.token_hex(8) for _ in items]
 
 
+def bcrypt_hash(password: str) -> str:
+    """Return a bcrypt hash with a random salt. ansible.builtin.password_hash needs passlib, which is not maintained."""
+    return bcrypt.hashpw(password.encode(), bcrypt.gensalt(10)).decode()
+
+
 def token_pair(name: str) -> dict[str, str]:
     """Return a key and its certificate, PEM, with which Harbor signs tokens. The chart's own certificate expires after a year."""
     # Imported here, because `validate` loads this file too and does not need it.
@@ -220,6 +227,7 @@ class FilterModule:
     def filters(self) -> dict[str, Any]:
         """Return the filters by name."""
         return {
+            "harbor_bcrypt": bcrypt_hash,
             "harbor_findings": findings,
             "harbor_logins": logins,
             "harbor_messages": messages,
