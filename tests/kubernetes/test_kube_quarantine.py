@@ -115,8 +115,9 @@ def token_of(hosts: Path, api: Api) -> str:
     """Create the service account with the role twice, and return its token."""
     playbook = hosts.parent / "account.yml"
     entry = {"ansible.builtin.import_role": {"name": "kube_health", "tasks_from": "account"}}
-    variables = {"kube_health_kubeconfig": "{{ kubernetes_kubeconfig }}"}
-    words = {"hosts": "kq-cp1", "connection": "local", "gather_facts": False, "vars": variables, "tasks": [entry]}
+    local = [str(content.playbooks_dir() / "vars/kubernetes.yml")]
+    variables = {"kube_health_kubeconfig": "{{ _kube_kubeconfig }}"}
+    words = {"hosts": "kq-cp1", "gather_facts": False, "vars_files": local, "vars": variables, "tasks": [entry]}
     playbook.write_text(yaml.safe_dump([words]))
     first, second = play(hosts, playbook), play(hosts, playbook)
     assert first[0] == 0, first[1]
