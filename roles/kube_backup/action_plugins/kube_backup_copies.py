@@ -24,11 +24,8 @@ _NAME = re.compile(r"etcd-\d{8}T\d{6}Z")
 
 def digest(path: Path) -> str:
     """Return the SHA-256 of a file."""
-    checksum = hashlib.sha256()
     with path.open("rb") as file:
-        while part := file.read(1 << 20):
-            checksum.update(part)
-    return checksum.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def backup_in(folder: Path) -> tuple[Path, dict[str, Any]] | None:
