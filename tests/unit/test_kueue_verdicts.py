@@ -8,7 +8,7 @@ from typing import Any
 from tests.unit.kueue_rig import node, plugin, stated
 
 objects = plugin("kueue", "kueue_objects")
-verdicts = plugin("kueue", "kueue_verdicts")
+verdicts = plugin("kueue", "kueue_objects")
 WANTED = objects.kueue_objects(stated())
 
 

@@ -33,37 +33,37 @@ VARIABLES = (
 )
 
 
-def findings(stated: Mapping[str, Any]) -> list[Finding]:
+def findings(variables: Mapping[str, Any]) -> list[Finding]:
     """Return errors that Kueue would reject, or that would make jobs wait forever.
 
     Args:
-        stated: The role's variables by name; a missing one has its default.
+        variables: The role's variables by name; a missing one has its default.
     """
     return [
-        *_names(stated),
-        *_topology(stated),
-        *_flavors(stated),
-        *_cohorts(stated),
-        *_queues(stated),
-        *_local(stated),
-        *_priorities(stated),
+        *_names(variables),
+        *_topology(variables),
+        *_flavors(variables),
+        *_cohorts(variables),
+        *_queues(variables),
+        *_local(variables),
+        *_priorities(variables),
     ]
 
 
-def kueue_findings(stated: Mapping[str, Any]) -> list[str]:
+def kueue_findings(variables: Mapping[str, Any]) -> list[str]:
     """Return a line for each error: the problem, and `Fix:`."""
-    return [f"{what}. Fix: {fix}" for _, what, fix, _ in findings(stated)]
+    return [f"{what}. Fix: {fix}" for _, what, fix, _ in findings(variables)]
 
 
-def _listed(stated: Mapping[str, Any], variable: str) -> list[dict[str, Any]]:
-    return list(stated.get(variable) or [])
+def _listed(variables: Mapping[str, Any], variable: str) -> list[dict[str, Any]]:
+    return list(variables.get(variable) or [])
 
 
-def _names(stated: Mapping[str, Any]) -> Iterator[Finding]:
+def _names(variables: Mapping[str, Any]) -> Iterator[Finding]:
     for variable in ("kueue_flavors", "kueue_cohorts", "kueue_cluster_queues", "kueue_priorities"):
-        names = [str(one.get("name", "")) for one in _listed(stated, variable)]
+        names = [str(one.get("name", "")) for one in _listed(variables, variable)]
         yield from _bad_names(variable, names)
-    local = _listed(stated, "kueue_local_queues")
+    local = _listed(variables, "kueue_local_queues")
     yield from _bad_names("kueue_local_queues", [str(one.get("name", "")) for one in local], twice=False)
     paths = Counter((str(one.get("namespace", "")), str(one.get("name", ""))) for one in local)
     for (namespace, name), count in paths.items():
@@ -87,8 +87,8 @@ def _bad_names(variable: str, names: Sequence[str], *, twice: bool = True) -> It
         yield (variable, f"{variable} names {', '.join(several)} more than once", "name each once", "kueue-twice")
 
 
-def _topology(stated: Mapping[str, Any]) -> Iterator[Finding]:
-    about, levels = "kueue_topology_levels", [str(one) for one in stated.get("kueue_topology_levels") or []]
+def _topology(variables: Mapping[str, Any]) -> Iterator[Finding]:
+    about, levels = "kueue_topology_levels", [str(one) for one in variables.get("kueue_topology_levels") or []]
     if odd := [one for one in levels if len(one) > 316 or not LABEL.fullmatch(one)]:
         yield (
             about,
@@ -102,12 +102,12 @@ def _topology(stated: Mapping[str, Any]) -> Iterator[Finding]:
         yield (about, f"{about}: {HOSTNAME} is not the last level", "leave it out: it is added below the others", "kueue-level")
 
 
-def _flavors(stated: Mapping[str, Any]) -> Iterator[Finding]:
+def _flavors(variables: Mapping[str, Any]) -> Iterator[Finding]:
     seen: dict[tuple[Any, ...], str] = {}
-    for one in _listed(stated, "kueue_flavors"):
+    for one in _listed(variables, "kueue_flavors"):
         name, labels = one.get("name"), one.get("node_labels") or {}
         if not one.get("model") and not labels:
-            if stated.get("kueue_topology_levels") and one.get("topology", True):
+            if variables.get("kueue_topology_levels") and one.get("topology", True):
                 what = f"flavor {name} has neither a model nor node_labels, which a topology needs to find its nodes"
                 yield ("kueue_flavors", what, "give it a model, node_labels, or topology: false", "kueue-flavor-nodes")
             continue
@@ -118,9 +118,9 @@ def _flavors(stated: Mapping[str, Any]) -> Iterator[Finding]:
         seen.setdefault(key, str(name))
 
 
-def _cohorts(stated: Mapping[str, Any]) -> Iterator[Finding]:
+def _cohorts(variables: Mapping[str, Any]) -> Iterator[Finding]:
     about = "kueue_cohorts"
-    parents = {one.get("name"): one.get("parent") or "" for one in _listed(stated, about)}
+    parents = {one.get("name"): one.get("parent") or "" for one in _listed(variables, about)}
     cycles = set()
     for start in parents:
         path, at = [start], parents.get(start)
@@ -136,15 +136,15 @@ def _cohorts(stated: Mapping[str, Any]) -> Iterator[Finding]:
             "remove one parent: Kueue admits no job in a cycle",
             "kueue-cohort",
         )
-    for one in _listed(stated, about):
-        yield from _quotas(stated, about, f"cohort {one.get('name')}", one.get("quotas") or [], above=one.get("parent"), word="parent")
+    for one in _listed(variables, about):
+        yield from _quotas(variables, about, f"cohort {one.get('name')}", one.get("quotas") or [], above=one.get("parent"), word="parent")
 
 
-def _queues(stated: Mapping[str, Any]) -> Iterator[Finding]:
+def _queues(variables: Mapping[str, Any]) -> Iterator[Finding]:
     about = "kueue_cluster_queues"
-    for one in _listed(stated, about):
+    for one in _listed(variables, about):
         what = f"queue {one.get('name')}"
-        yield from _quotas(stated, about, what, one.get("quotas") or [], above=one.get("cohort"), word="cohort")
+        yield from _quotas(variables, about, what, one.get("quotas") or [], above=one.get("cohort"), word="cohort")
         if not one.get("quotas") and not one.get("cohort"):
             yield (about, f"{what} has no quotas and no cohort: no job could ever start", "give it quotas", "kueue-quota")
         if one.get("borrow_within_cohort", "Never") != "Never":
@@ -155,7 +155,7 @@ def _queues(stated: Mapping[str, Any]) -> Iterator[Finding]:
                     "set reclaim_within_cohort as well, or remove borrow_within_cohort",
                     "kueue-preemption",
                 )
-            if stated.get("kueue_fair_sharing"):
+            if variables.get("kueue_fair_sharing"):
                 yield (
                     about,
                     f"{what}: borrow_within_cohort cannot be used with kueue_fair_sharing",
@@ -165,10 +165,10 @@ def _queues(stated: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _quotas(  # noqa: PLR0913 - one place for queues and cohorts
-    stated: Mapping[str, Any], about: str, what: str, quotas: Sequence[Mapping[str, Any]], *, above: str | None, word: str
+    variables: Mapping[str, Any], about: str, what: str, quotas: Sequence[Mapping[str, Any]], *, above: str | None, word: str
 ) -> Iterator[Finding]:
     """Check the quotas of a queue or a cohort; `above` is the cohort that it borrows from."""
-    known = [str(one.get("name")) for one in _listed(stated, "kueue_flavors")]
+    known = [str(one.get("name")) for one in _listed(variables, "kueue_flavors")]
     names = [str(one.get("flavor")) for one in quotas]
     if unknown := sorted({name for name in names if name not in known}):
         fix = f"choose from: {', '.join(known)}" if known else "add it to kueue_flavors"
@@ -212,9 +212,9 @@ def _limits(about: str, what: str, one: Mapping[str, Any], *, above: str | None,
             )
 
 
-def _local(stated: Mapping[str, Any]) -> Iterator[Finding]:
-    queues = {str(one.get("name")): one for one in _listed(stated, "kueue_cluster_queues")}
-    for one in _listed(stated, "kueue_local_queues"):
+def _local(variables: Mapping[str, Any]) -> Iterator[Finding]:
+    queues = {str(one.get("name")): one for one in _listed(variables, "kueue_cluster_queues")}
+    for one in _listed(variables, "kueue_local_queues"):
         path, target = f"{one.get('namespace')}/{one.get('name')}", str(one.get("cluster_queue"))
         if target not in queues:
             fix = f"choose from: {', '.join(queues)}" if queues else "add it to kueue_cluster_queues"
@@ -226,8 +226,8 @@ def _local(stated: Mapping[str, Any]) -> Iterator[Finding]:
             yield ("kueue_local_queues", what, f"add {one.get('namespace')} to the namespaces of {target}", "kueue-namespace")
 
 
-def _priorities(stated: Mapping[str, Any]) -> Iterator[Finding]:
-    for one in _listed(stated, "kueue_priorities"):
+def _priorities(variables: Mapping[str, Any]) -> Iterator[Finding]:
+    for one in _listed(variables, "kueue_priorities"):
         value = one.get("value")
         if not isinstance(value, int) or isinstance(value, bool) or abs(value) > LARGEST_PRIORITY:
             what = f"priority {one.get('name')}: `{value}` is not an integer of 32 bits"

@@ -9,15 +9,15 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-def trainer_runtime(stated: Mapping[str, Any]) -> dict[str, Any]:
+def trainer_runtime(runtime: Mapping[str, Any]) -> dict[str, Any]:
     """Return the object for an entry of trainer_runtimes: torch, one replicated job named `node`, shared memory for the collectives.
 
     Trainer finds the job and the container by these names and by the label of the step (v2.3.0, documentation of ClusterTrainingRuntime).
     """
-    shm = {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{stated.get('shm_gib') or 64}Gi"}}
-    more, pod = dict(stated.get("container") or {}), dict(stated.get("pod_spec") or {})
+    shm = {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{runtime.get('shm_gib') or 64}Gi"}}
+    more, pod = dict(runtime.get("container") or {}), dict(runtime.get("pod_spec") or {})
     mounts = [{"name": "shm", "mountPath": "/dev/shm"}, *more.pop("volumeMounts", [])]  # noqa: S108 - the path that collectives use
-    container = {"name": "node", "image": stated["image"], "volumeMounts": mounts, **more}
+    container = {"name": "node", "image": runtime["image"], "volumeMounts": mounts, **more}
     spec = {**pod, "containers": [container], "volumes": [shm, *pod.get("volumes", [])]}
     step = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
     job = {"name": "node", "template": {"metadata": {"labels": step}, "spec": {"template": {"spec": spec}}}}
@@ -25,8 +25,8 @@ def trainer_runtime(stated: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "apiVersion": "trainer.kubeflow.org/v1alpha1",
         "kind": "ClusterTrainingRuntime",
-        "metadata": {"name": stated["name"], "labels": labels},
-        "spec": {"mlPolicy": {"numNodes": stated.get("nodes") or 1, "torch": {}}, "template": {"spec": {"replicatedJobs": [job]}}},
+        "metadata": {"name": runtime["name"], "labels": labels},
+        "spec": {"mlPolicy": {"numNodes": runtime.get("nodes") or 1, "torch": {}}, "template": {"spec": {"replicatedJobs": [job]}}},
     }
 
 
