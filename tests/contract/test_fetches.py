@@ -103,7 +103,7 @@ def charts_kinds(task: dict[str, Any]) -> set[str]:
 
 def kubespray_kinds(task: dict[str, Any]) -> set[str]:
     """Return the kinds that the action `kubespray` fetches during an apply. Day-2 verbs use the release that an apply fetched."""
-    return {"file", "wheel"} if "'bring'" in str(task.get("kubespray", "")) else set()
+    return {"file", "wheel"} if "'apply'" in str(task.get("kubespray", "")) else set()
 
 
 def kind_of(task: dict[str, Any]) -> str | None:
