@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def test_every_play_on_the_cluster_has_the_condition_that_it_exists() -> None:
-    """Without `_kube_stands` a role fails before the cluster exists. preflight sends no requests, and verify has its own check."""
+    """Without `_kube_available` a role fails before the cluster exists. preflight sends no requests, and verify has its own check."""
     without = []
     for phase in (phase for phase in load_phases(content.playbooks_dir()) if phase.name not in ("preflight", "verify")):
         for path in sorted({play.path for play in phase.plays if play.path and play.path.parent.name != "preflight"}):
@@ -24,7 +24,7 @@ def test_every_play_on_the_cluster_has_the_condition_that_it_exists() -> None:
                 if "../vars/kubernetes.yml" not in play.get("vars_files", ()) or "../vars/kubespray.yml" in play["vars_files"]:
                     continue
                 calls = [*play.get("roles", ()), *play.get("tasks", ())]
-                without += [f"{path.name}: {play['name']}" for call in calls if "_kube_stands" not in str(call.get("when", ""))]
+                without += [f"{path.name}: {play['name']}" for call in calls if "_kube_available" not in str(call.get("when", ""))]
 
     assert without == []
 
