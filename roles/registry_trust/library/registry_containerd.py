@@ -3,8 +3,8 @@
 
 No collection's module edits these files. containerd reads them at every pull, so they need no restart: "Updates under this directory do
 not require restarting the containerd daemon" (https://github.com/containerd/containerd/blob/v2.1.3/docs/hosts.md). It reads the folder
-only if `config_path` in its own configuration names it, which needs a restart. Kubespray always sets it; if it is missing, `state:
-config_path` adds it and reports that containerd must be restarted. Other folders are not changed: a record has the names of ours.
+only if `config_path` in its own configuration names it, which needs a restart. Kubespray always sets it; if it is missing, `state`
+config_path adds it and reports that containerd must be restarted. Other folders are not changed: a record has the names of ours.
 """
 
 from __future__ import annotations
