@@ -67,4 +67,4 @@ def test_every_program_is_shipped() -> None:
     """The role's list contains all files of the folder."""
     listed = (FILES.parent / "vars" / "main.yml").read_text(encoding="utf-8")
 
-    assert [path.name for path in HEALTH.glob("*.py") if f"'health/{path.name}'" not in listed] == []
+    assert [path.name for path in HEALTH.glob("*.py") if f"- {path.name}\n" not in listed] == []

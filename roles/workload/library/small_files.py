@@ -1,1 +1,0 @@
-../../node_health/library/small_files.py
