@@ -67,15 +67,15 @@ def main() -> None:
         "record": {"type": "dict", "default": {}},
     }
     module = AnsibleModule(argument_spec=spec, supports_check_mode=True)
-    path, state, wanted = Path(module.params["path"]), module.params["state"], module.params["record"]
+    path, state, record = Path(module.params["path"]), module.params["state"], module.params["record"]
     found, problem = read_record(path)
     if state == "seen":
         module.exit_json(changed=False, record=found, problem=problem, health=read_health(), now=time.time())
-    changed = bool(found or problem) if state == "absent" else found != wanted
+    changed = bool(found or problem) if state == "absent" else found != record
     try:
         if changed and not module.check_mode:
             if state == "present":
-                write_record(path, wanted)
+                write_record(path, record)
             else:
                 path.unlink()
     except OSError as error:

@@ -33,8 +33,8 @@ RELEASES = {
 def slurm_problems(groups: Mapping[str, Sequence[str]], hostvars: Mapping[str, Any]) -> list[str]:
     """Return one line per problem, with its fix."""
     controllers = groups.get("slurm_controller", ())
-    stated = hostvars[controllers[0]] if controllers else {}
-    found = slurm_checks.all_findings(groups, {name: stated.get(name) for name in slurm_checks.VARIABLES})
+    values = hostvars[controllers[0]] if controllers else {}
+    found = slurm_checks.all_findings(groups, {name: values.get(name) for name in slurm_checks.VARIABLES})
     lines = [f"{one.what}. Fix: {one.fix}" for one in found]
     hosts = dict.fromkeys(host for group in slurm_checks.GROUPS for host in groups.get(group, ()))
     return lines + release_problems({host: read_system(hostvars[host].get("__preflight_probe")) for host in hosts})

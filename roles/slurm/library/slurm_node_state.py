@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.slurm_commands import CALL_S, REASON_PREFIX, call, get_node, is_in_service
+from ansible.module_utils.slurm_commands import REASON_PREFIX, RefusedError, call, get_node, is_in_service, jobs_on, update_node
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,11 +20,6 @@ if TYPE_CHECKING:
 POLL_S = 2.0
 # Time for requeued jobs to leave the node: KillWait, plus the time after which jobs of a dead node are given up.
 FORCED_S = 90.0
-ON_NODE = "--states=RUNNING,COMPLETING,CONFIGURING,SUSPENDED,STOPPED,STAGE_OUT"
-
-
-class RefusedError(Exception):
-    """Slurm rejected a change, or jobs did not end; the text has the fix."""
 
 
 class Service:
@@ -38,28 +33,17 @@ class Service:
         self.wait = wait
         self.changed = False
 
-    def update(self, *words: str) -> None:
-        """Update the node with scontrol."""
+    def update(self, *arguments: str) -> None:
+        """Update the node, except in check mode."""
         self.changed = True
-        if self.check:
-            return
-        answer = self.caller(["scontrol", "update", f"NodeName={self.name}", *words], CALL_S)
-        if answer.status != 0:
-            command = f"scontrol update NodeName={self.name} {' '.join(words)}"
-            raise RefusedError(f"`{command}` failed: {answer.text[:200]}. Fix: run it as root on a controller")
-
-    def jobs(self) -> list[str]:
-        """Return the jobs on the node, as `id (user)`."""
-        answer = self.caller(["squeue", "--noheader", f"--nodelist={self.name}", ON_NODE, "--format=%A (%u)"], CALL_S)
-        if answer.status != 0:
-            raise RefusedError(f"the jobs of {self.name} cannot be listed: {answer.text[:200]}. Fix: run `scontrol ping` on a controller")
-        found: list[str] = answer.text.splitlines()
-        return found
+        if not self.check:
+            update_node(self.name, arguments, self.caller)
 
     def wait_for_jobs(self, limit_s: float) -> list[str]:
         """Wait until the node has no jobs; return the remaining ones."""
         deadline = time.monotonic() + limit_s
-        while (left := self.jobs()) and not self.check and time.monotonic() < deadline:
+        left: list[str]
+        while (left := jobs_on(self.name, self.caller)) and not self.check and time.monotonic() < deadline:
             self.wait(POLL_S)
         return left
 

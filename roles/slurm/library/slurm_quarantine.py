@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.slurm_commands import CALL_S, call, get_node, is_in_service, parse_nodes
+from ansible.module_utils.slurm_commands import CALL_S, RefusedError, call, get_node, is_in_service, jobs_on, parse_nodes, update_node
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Sequence
@@ -26,11 +26,6 @@ OWN_REASONS = ("primus:", "primus quarantine:")
 REASON_CHARS = 200
 REASON = re.compile(r"primus quarantine: ([^:]+): (.+)")
 SCHEMA = "primus.quarantine/1"
-ON_NODE = "--states=RUNNING,COMPLETING,CONFIGURING,SUSPENDED,STOPPED,STAGE_OUT"
-
-
-class RefusedError(Exception):
-    """Slurm rejected a change, or a record is invalid; the text has the fix."""
 
 
 def reason_of(owner: str, reason: str = "") -> str:
@@ -69,7 +64,7 @@ class Nodes:
         self._update(name, drain_arguments(node, text))
         if node.drained and not node.reason.startswith(OWN_REASONS):
             self.messages.append(f"{name} was drained before with the reason `{node.reason}`, which stays")
-        if requeue and self._has_jobs(name):
+        if requeue and jobs_on(name, self.caller):
             # State=DOWN instead of `scontrol requeue`: it also ends jobs that cannot be requeued, and does not need the node.
             self._update(name, ["State=DOWN", f"Reason={text}"])
 
@@ -100,22 +95,11 @@ class Nodes:
         if not self.check:
             write_records(folder, lost)
 
-    def _has_jobs(self, name: str) -> bool:
-        answer = self.caller(["squeue", "--noheader", f"--nodelist={name}", ON_NODE, "--format=%A"], CALL_S)
-        if answer.status != 0:
-            raise RefusedError(f"the jobs of {name} cannot be listed: {answer.text[:200]}. Fix: run `scontrol ping` on a controller")
-        return bool(answer.text.strip())
-
-    def _update(self, name: str, words: Sequence[str]) -> None:
-        if not words:
-            return
-        self.changed = True
-        if self.check:
-            return
-        answer = self.caller(["scontrol", "update", f"NodeName={name}", *words], CALL_S)
-        if answer.status != 0:
-            command = f"scontrol update NodeName={name} {' '.join(words)}"
-            raise RefusedError(f"`{command}` failed: {answer.text[:200]}. Fix: run it as root on a controller")
+    def _update(self, name: str, arguments: Sequence[str]) -> None:
+        if arguments:
+            self.changed = True
+            if not self.check:
+                update_node(name, arguments, self.caller)
 
 
 def lost_records(nodes: Iterable[NodeState], known: Container[str], now: float) -> list[dict[str, Any]]:

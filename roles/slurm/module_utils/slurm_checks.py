@@ -56,21 +56,21 @@ class Finding:
     rule: str
 
 
-def _entries(stated: Any) -> list[Mapping[str, Any]]:
-    return [one for one in stated if isinstance(one, dict)] if isinstance(stated, (list, tuple)) else []
+def _entries(values: Any) -> list[Mapping[str, Any]]:
+    return [one for one in values if isinstance(one, dict)] if isinstance(values, (list, tuple)) else []
 
 
-def _names(stated: Any) -> list[str]:
-    return [str(one["name"]) for one in _entries(stated) if one.get("name")]
+def _names(values: Any) -> list[str]:
+    return [str(one["name"]) for one in _entries(values) if one.get("name")]
 
 
 def _words(given: Any) -> list[str]:
     return [str(one) for one in given] if isinstance(given, (list, tuple)) else [part for part in str(given or "").split(",") if part]
 
 
-def name_findings(about: str, kind: str, stated: Any) -> Iterator[Finding]:
+def name_findings(about: str, kind: str, values: Any) -> Iterator[Finding]:
     """Report invalid and duplicate names. slurmctld would not start, or would ignore one of the two."""
-    names = _names(stated)
+    names = _names(values)
     for name in dict.fromkeys(names):
         if not _NAME.fullmatch(name) or name.upper() == "DEFAULT":
             fix = "use letters, digits, dots, dashes and underscores; DEFAULT is reserved"
@@ -123,16 +123,16 @@ def qos_findings(qos: Any, partitions: Any, users: Any, accounts: Any) -> Iterat
         if str(one.get("name")) in _words(one.get("preempt")):
             yield Finding(about, f"QOS {one.get('name')} preempts itself", "remove its own name from preempt", "slurm-qos")
     for one in _entries(partitions):
-        wanted = [*_words(one.get("qos")), *_words(one.get("allow_qos"))]
-        yield from _unknown_qos("slurm_partitions", f"partition {one.get('name', '')}", wanted, known)
-    for variable, kind, stated in (("slurm_accounts", "account", accounts), ("slurm_users", "user", users)):
-        for one in _entries(stated):
-            wanted = [*_words(one.get("qos")), *_words(one.get("default_qos"))]
-            yield from _unknown_qos(variable, f"{kind} {one.get('name', '')}", wanted, known)
+        names = [*_words(one.get("qos")), *_words(one.get("allow_qos"))]
+        yield from _unknown_qos("slurm_partitions", f"partition {one.get('name', '')}", names, known)
+    for variable, kind, values in (("slurm_accounts", "account", accounts), ("slurm_users", "user", users)):
+        for one in _entries(values):
+            names = [*_words(one.get("qos")), *_words(one.get("default_qos"))]
+            yield from _unknown_qos(variable, f"{kind} {one.get('name', '')}", names, known)
 
 
-def _unknown_qos(about: str, owner: str, wanted: Sequence[str], known: set[str]) -> Iterator[Finding]:
-    for name in dict.fromkeys(wanted):
+def _unknown_qos(about: str, owner: str, names: Sequence[str], known: set[str]) -> Iterator[Finding]:
+    for name in dict.fromkeys(names):
         if name not in known:
             fix = f"add it to slurm_qos, or use one of {', '.join(sorted(known))}"
             yield Finding(about, f"{owner} uses the QOS {name}, which is not defined", fix, "slurm-qos")
@@ -153,24 +153,24 @@ def account_findings(accounts: Any, users: Any) -> Iterator[Finding]:
 
 
 def _user_findings(owner: str, one: Mapping[str, Any], known: set[str]) -> Iterator[Finding]:
-    stated, default = _words(one.get("accounts")), str(one.get("default_account") or "")
-    for name in dict.fromkeys(stated):
+    values, default = _words(one.get("accounts")), str(one.get("default_account") or "")
+    for name in dict.fromkeys(values):
         if name not in known:
             yield Finding("slurm_users", f"{owner}: the account {name} does not exist", "add it to slurm_accounts", "slurm-account")
-    if not stated:
+    if not values:
         yield Finding("slurm_users", f"{owner} has no account", "name at least one in `accounts`", "slurm-account")
-    elif default and default not in stated:
+    elif default and default not in values:
         what = f"{owner}: default_account {default} is not one of its accounts"
         yield Finding("slurm_users", what, "add it to `accounts`", "slurm-account")
 
 
-def needs_accounting(stated: Mapping[str, Any]) -> Iterator[Finding]:
+def needs_accounting(values: Mapping[str, Any]) -> Iterator[Finding]:
     """Report settings that need slurmdbd. Without it, slurmctld accepts them silently and enforces nothing."""
     fix = "add a host to slurm_accounting, or remove it"
     for variable in ("slurm_qos", "slurm_accounts", "slurm_users"):
-        if _entries(stated.get(variable)):
+        if _entries(values.get(variable)):
             yield Finding(variable, f"{variable} is set, and slurm_accounting has no host", fix, "slurm-accounting")
-    for one in _entries(stated.get("slurm_partitions")):
+    for one in _entries(values.get("slurm_partitions")):
         for key in ("qos", "allow_qos", "allow_accounts"):
             if one.get(key):
                 what = f"partition {one.get('name', '')}: {key} is set, and slurm_accounting has no host"
@@ -215,26 +215,26 @@ def extra_findings(extra: Any) -> Iterator[Finding]:
             yield Finding("slurm_extra_conf", f"slurm_extra_conf: {key} contains a # or a line break", "write one line", "slurm-value")
 
 
-def all_findings(groups: Mapping[str, Sequence[str]], stated: Mapping[str, Any]) -> list[Finding]:
+def all_findings(groups: Mapping[str, Sequence[str]], values: Mapping[str, Any]) -> list[Finding]:
     """Return all findings.
 
     Args:
         groups: The groups of the inventory with their hosts.
-        stated: The values of VARIABLES on the first controller; None if not set, UNKNOWN if only a run can resolve it.
+        values: The values of VARIABLES on the first controller; None if not set, UNKNOWN if only a run can resolve it.
     """
     fleet = Fleet(tuple(groups.get("slurm_node", ())), groups, tuple(groups.get(SPARE, ())))
-    partitions, qos, accounts, users = (stated[name] for name in ("slurm_partitions", "slurm_qos", "slurm_accounts", "slurm_users"))
-    found = [*host_findings(groups, stated["slurm_shared_state_dir"]), *extra_findings(stated["slurm_extra_conf"])]
+    partitions, qos, accounts, users = (values[name] for name in ("slurm_partitions", "slurm_qos", "slurm_accounts", "slurm_users"))
+    found = [*host_findings(groups, values["slurm_shared_state_dir"]), *extra_findings(values["slurm_extra_conf"])]
     found += partition_findings(partitions, fleet)
     found += [] if UNKNOWN in (qos, accounts, users) else qos_findings(qos, partitions, users, accounts)
     found += [] if UNKNOWN in (accounts, users) else account_findings(accounts, users)
-    return found if groups.get("slurm_accounting") else [*found, *needs_accounting(stated)]
+    return found if groups.get("slurm_accounting") else [*found, *needs_accounting(values)]
 
 
 def problems(settings: Mapping[str, Any], members: Sequence[str]) -> list[dict[str, str]]:
     """Return the findings on the settings of the module `slurm_config`; the hosts were checked before."""
     groups = {**settings["groups"], "slurm_node": members, SPARE: settings["spare"]}
     groups |= {"slurm_controller": members[:1], "slurm_accounting": members[:1] if settings["accounting"] else []}
-    stated = {name: settings.get(name.removeprefix("slurm_")) for name in VARIABLES}
-    found = all_findings(groups, {**stated, "slurm_extra_conf": settings["extra"]})
+    values = {name: settings.get(name.removeprefix("slurm_")) for name in VARIABLES}
+    found = all_findings(groups, {**values, "slurm_extra_conf": settings["extra"]})
     return [{"what": one.what, "fix": one.fix} for one in found]

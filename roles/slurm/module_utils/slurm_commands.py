@@ -19,6 +19,14 @@ REASON_PREFIX = "primus:"
 DRAINING = frozenset(("DRAIN", "DRAINED", "DRAINING"))
 
 
+# States of jobs that are on a node: squeue(1), "JOB STATE CODES".
+ON_NODE = "--states=RUNNING,COMPLETING,CONFIGURING,SUSPENDED,STOPPED,STAGE_OUT"
+
+
+class RefusedError(Exception):
+    """Slurm rejected a change or a query; the text has the fix."""
+
+
 class Answer(NamedTuple):
     """The result of a command: its exit code (None if it is missing or timed out) and its output."""
 
@@ -87,6 +95,30 @@ def get_node(name: str, caller: Caller = call) -> NodeState | None:
     if answer.status is not None and "not found" in answer.text:
         return None
     raise ConnectionError(answer.text[:200] or "scontrol printed nothing")
+
+
+def update_node(name: str, arguments: Sequence[str], caller: Caller = call) -> None:
+    """Change a node with `scontrol update`.
+
+    Raises:
+        RefusedError: Slurm rejected it.
+    """
+    answer = caller(["scontrol", "update", f"NodeName={name}", *arguments], CALL_S)
+    if answer.status != 0:
+        command = f"scontrol update NodeName={name} {' '.join(arguments)}"
+        raise RefusedError(f"`{command}` failed: {answer.text[:200]}. Fix: run it as root on a controller")
+
+
+def jobs_on(name: str, caller: Caller = call) -> list[str]:
+    """Return the jobs on a node, as `id (user)`.
+
+    Raises:
+        RefusedError: They cannot be listed.
+    """
+    answer = caller(["squeue", "--noheader", f"--nodelist={name}", ON_NODE, "--format=%A (%u)"], CALL_S)
+    if answer.status != 0:
+        raise RefusedError(f"the jobs of {name} cannot be listed: {answer.text[:200]}. Fix: run `scontrol ping` on a controller")
+    return answer.text.splitlines()
 
 
 def is_in_service(name: str, caller: Caller = call) -> bool:

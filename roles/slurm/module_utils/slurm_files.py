@@ -111,18 +111,18 @@ def cpus_per_gpu(nodes: Sequence[Node]) -> int:
     return min(shares, default=0)
 
 
-def partition_shares(nodes: Sequence[Node], lines: Mapping[str, str], stated: Iterable[str]) -> dict[str, str]:
+def partition_shares(nodes: Sequence[Node], lines: Mapping[str, str], keys: Iterable[str]) -> dict[str, str]:
     """Return the CPU and memory shares of a partition's nodes that differ from those of the cluster.
 
     Args:
         nodes: The nodes of the partition.
         lines: The settings of the cluster.
-        stated: Keys that hosts.yaml sets for the cluster or for this partition; they win.
+        keys: Keys that hosts.yaml sets for the cluster or for this partition; they win.
     """
     # DefMemPerCPU, DefMemPerGPU and DefMemPerNode exclude each other.
-    own = " ".join(stated).lower()
-    shares = {} if CPUS_PER_GPU.lower() in own else {CPUS_PER_GPU: cpus_per_gpu(nodes)}
-    shares |= {MEMORY_PER_CPU: memory_per_cpu(nodes)} if MEMORY_PER_CPU in lines and "defmemper" not in own else {}
+    used = " ".join(keys).lower()
+    shares = {} if CPUS_PER_GPU.lower() in used else {CPUS_PER_GPU: cpus_per_gpu(nodes)}
+    shares |= {MEMORY_PER_CPU: memory_per_cpu(nodes)} if MEMORY_PER_CPU in lines and "defmemper" not in used else {}
     return {key: str(share) for key, share in shares.items() if share and str(share) != lines.get(key)}
 
 
@@ -182,8 +182,7 @@ def _scheduling(settings: Mapping[str, Any], nodes: Sequence[Node], partitions: 
     lines |= (
         {"PriorityWeightQOS": "10000", "PriorityWeightAge": "1000", "PriorityWeightFairshare": "1000"} if settings["accounting"] else {}
     )
-    stated = {name: settings[name] for name in ("proctrack", "task_plugins", "private_tmp")}
-    lines |= tracking(nodes, **stated)
+    lines |= tracking(nodes, **{name: settings[name] for name in ("proctrack", "task_plugins", "private_tmp")})
     lines |= {} if settings["select_parameters"] == "auto" else {"SelectTypeParameters": settings["select_parameters"]}
     lines |= {"SlurmdParameters": "config_overrides"} if any(node.stated_size for node in nodes) else {}
     lines |= {"GresTypes": "gpu"} if any(node.gpu_count for node in nodes) else {}
@@ -211,18 +210,18 @@ def _accounting(settings: Mapping[str, Any], nodes: Sequence[Node]) -> dict[str,
 
 def _with_extra(lines: Mapping[str, str], extra: Mapping[str, Any]) -> dict[str, str]:
     """Add slurm_extra_conf. A key replaces the same key of the role, ignoring case."""
-    own = {key.lower(): key for key in lines}
-    stated = {own.get(key.lower(), key): value(given) for key, given in extra.items()}
-    return {**lines, **dict(sorted(stated.items()))}
+    existing = {key.lower(): key for key in lines}
+    added = {existing.get(key.lower(), key): value(given) for key, given in extra.items()}
+    return {**lines, **dict(sorted(added.items()))}
 
 
 def _partition(one: Mapping[str, Any], fleet: Fleet, known: Mapping[str, Node], lines: Mapping[str, str], site: Mapping[str, Any]) -> str:
     names = [name for name in select_nodes(one.get("nodes", "all"), fleet).nodes if name in known]
     words = [f"PartitionName={one['name']}", f"Nodes={compress(names)}" if names else ""]
     words.append(f"Default={value(bool(one.get('default', False)))}")
-    stated = {**one, "exclusive": "EXCLUSIVE" if one.get("exclusive") else None}
-    stated |= {name: str(one[name]).upper() for name in ("preempt_mode", "state") if one.get(name)}
-    words += [f"{key}={value(stated[name])}" for name, key in PARTITION_KEYS.items() if stated.get(name) not in (None, "", [])]
+    options = {**one, "exclusive": "EXCLUSIVE" if one.get("exclusive") else None}
+    options |= {name: str(one[name]).upper() for name in ("preempt_mode", "state") if one.get(name)}
+    words += [f"{key}={value(options[name])}" for name, key in PARTITION_KEYS.items() if options.get(name) not in (None, "", [])]
     extra = one.get("extra") or {}
     words += [f"{key}={share}" for key, share in partition_shares([known[name] for name in names], lines, [*site, *extra]).items()]
     words += [f"{key}={value(given)}" for key, given in sorted(extra.items())]

@@ -110,7 +110,7 @@ class NodeSelection:
     unknown: tuple[str, ...] = ()
 
 
-def select_nodes(wanted: Any, fleet: Fleet) -> NodeSelection:
+def select_nodes(names: Any, fleet: Fleet) -> NodeSelection:
     """Resolve the `nodes` of a partition: `all`, a group, a host, a range, or a list of these.
 
     A spare host is part of a partition only if its own name or the group spare is given.
@@ -118,7 +118,7 @@ def select_nodes(wanted: Any, fleet: Fleet) -> NodeSelection:
     Raises:
         ValueError: A range is invalid.
     """
-    words = [str(word) for word in wanted] if isinstance(wanted, (list, tuple)) else [str(wanted)]
+    words = [str(word) for word in names] if isinstance(names, (list, tuple)) else [str(names)]
     members, idle = set(fleet.members), set(fleet.spare)
     picked: set[str] = set()
     unknown: list[str] = []
