@@ -42,6 +42,8 @@ all:
             n4: {site_7: host4}
     spare:
       hosts: {n1: , n5: }
+    container_host:
+      hosts: {n6: }
   hosts:
     n6:
 """,
