@@ -56,5 +56,7 @@ def test_account_verification_script_fails_for_missing_accounts() -> None:
     done = subprocess.run(["/bin/sh", "-s"], input=text, capture_output=True, text=True, check=False, timeout=60)
 
     assert done.returncode == 1
-    assert {"group training does not have gid 4000", "account bob does not have uid 5002"} <= set(done.stderr.splitlines())
+    fix = "Fix: apply the phase baseline"
+    expected = {f"group training does not have gid 4000. {fix}", f"account bob does not have uid 5002. {fix}"}
+    assert expected <= set(done.stderr.splitlines())
     assert "mallory" not in done.stderr

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -57,7 +58,7 @@ def cli(tmp_path: Path, program: Path, root: Path) -> Cli:
         "all": {
             "vars": {"cluster_name": "verbs", "workload_folder": str(root), "primus_cli_program": str(program)},
             "children": {
-                "primus_watch": {"hosts": {"here": {"ansible_connection": "local"}}},
+                "primus_watch": {"hosts": {"here": {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}}},
                 "workload_node": {"hosts": {"here": None}},
             },
         }
@@ -126,7 +127,8 @@ def test_the_selected_hosts_are_passed_to_the_role(cli: Cli, tmp_path: Path) -> 
     path = tmp_path / "hosts.yaml"
     inventory = yaml.safe_load(path.read_text(encoding="utf-8"))
     children = inventory["all"]["children"]
-    children["workload_node"]["hosts"] = {"here": None, "gone": {"ansible_host": "host.invalid"}, "two": {"ansible_connection": "local"}}
+    local = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
+    children["workload_node"]["hosts"] = {"here": None, "gone": {"ansible_host": "host.invalid"}, "two": local}
     children["spare"] = {"hosts": {"two": None}}
     path.write_text(yaml.safe_dump(inventory, sort_keys=False), encoding="utf-8")
     run = bench_run((), (), values=(value("here", "0", 400), *(value(host, "0", 600) for host in ("two", "gone"))))
