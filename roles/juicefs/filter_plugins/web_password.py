@@ -1,0 +1,1 @@
+../../node_exporter/filter_plugins/web_password.py
