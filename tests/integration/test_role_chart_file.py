@@ -54,4 +54,4 @@ def test_chart_is_taken_from_the_bundle_only(tmp_path: Path, url: str) -> None:
     assert entry["sha256"] in run(tmp_path, url)
     assert not kept.exists()
     path.unlink()
-    assert f"there is no {path}. Fix: " in run(tmp_path, url)
+    assert f"{path} does not exist. Fix: " in run(tmp_path, url)
