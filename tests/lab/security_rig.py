@@ -115,7 +115,7 @@ class People:
 
     def is_logged(self, node: str, words: str, since: float, *, identifier: str = "") -> bool:
         """Return whether a node's journal has a line with these words since then, within some seconds."""
-        argv = ["journalctl", "--quiet", "--output=cat", f"--since=@{since:.0f}", *([f"--identifier={identifier}"] if identifier else [])]
+        argv = ["journalctl", "--quiet", "--output=cat", f"--since=@{int(since)}", *([f"--identifier={identifier}"] if identifier else [])]
         return wait_for(lambda: words in self.lab.execute(node, *argv).stdout, timeout_s=15, every_s=1)
 
 

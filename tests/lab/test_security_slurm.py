@@ -88,7 +88,8 @@ def test_ssh_to_a_compute_host_needs_a_job(applied_cluster: RunningLab) -> None:
     """Attack 11: ssh without a job is refused with a reason and logged; the login host admits users."""
     since = time.time()
     refused = {node: applied_cluster.person(node, "hostname") for node in COMPUTE}
-    logged = applied_cluster.sh("node3", f"journalctl --quiet --output=cat --since=@{since:.0f} | grep -i 'ada' | head -n 20; true")
+    read_journal = f"journalctl --sync; journalctl --quiet --output=cat --since=@{int(since)}"
+    logged = applied_cluster.sh("node3", f"{read_journal} | grep -i 'ada' | head -n 20; true")
 
     assert {node: done.returncode for node, done in refused.items()} == dict.fromkeys(COMPUTE, 255), refused
     assert logged
