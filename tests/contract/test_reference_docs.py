@@ -31,7 +31,9 @@ def test_variables_pages_are_current() -> None:
 
 def test_common_variables_exist_and_their_examples_are_valid() -> None:
     """Every variable that `schema` shows first is declared once, and its example passes the check of hosts.yaml."""
-    topics = yaml.compose((DOCS.parent / "primus_bootstrap/inventory/data/common_variables.yml").read_text()).value
+    document = yaml.compose((DOCS.parent / "primus_bootstrap/inventory/data/common_variables.yml").read_text())
+    assert document is not None
+    topics = document.value
     examples = [(key.value, value) for _, topic in topics for key, value in topic.value]
     names = [name for name, _ in examples]
 
