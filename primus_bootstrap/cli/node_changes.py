@@ -28,7 +28,7 @@ from primus_bootstrap.inventory.edit.draft import (
 from primus_bootstrap.inventory.edit.host_edits import NewHost, direct_groups, host_variables, names_in, with_host, with_value, without_host
 from primus_bootstrap.inventory.load import validate
 from primus_bootstrap.inventory.rules.day2_nodes import check_joining, inherited
-from primus_bootstrap.inventory.rules.hosts import host_name_fault
+from primus_bootstrap.inventory.source.source_map import host_name_fault
 from primus_bootstrap.inventory.source.variable_files import read_variable_files
 
 if TYPE_CHECKING:

@@ -77,6 +77,8 @@ def test_every_model_has_facts_ids_and_a_profile() -> None:
         "choices"
     ]
 
+    kueue = yaml.safe_load((content.roles_dir() / "kueue/meta/argument_specs.yml").read_text())["argument_specs"]["main"]["options"]
+    assert set(kueue["kueue_flavors"]["options"]["model"]["choices"]) == MODELS
     assert set(catalogue["models"]) == by_id == set(profiles.profile_data("models")) == set(choices) - {"auto"} == MODELS
 
 

@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from primus_bootstrap import content
-from primus_bootstrap.inventory.schema.groups import load_groups, load_old_names
-from primus_bootstrap.inventory.schema.names import is_known_variable, load_earlier_variables
+from primus_bootstrap.inventory.schema.groups import load_earlier_variables, load_groups, load_old_names
+from primus_bootstrap.inventory.schema.names import is_known_variable
 from primus_bootstrap.inventory.schema.reference import common_markdown, json_schema, markdown, markdown_groups, select_options
 from primus_bootstrap.inventory.schema.specs import load_options
 from primus_bootstrap.inventory.schema.type_check import Fault, check_value

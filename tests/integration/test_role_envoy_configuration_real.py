@@ -4,15 +4,42 @@ from __future__ import annotations
 
 import socket
 import stat
+import subprocess
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.unit.envoy_rig import configuration
+from tests.unit.engine_rig import free_port
+from tests.unit.envoy_rig import configuration, stated
 from tests.unit.envoy_rig import envoy_program as envoy_program
 from tests.unit.test_role_envoy_configuration import module
-from tests.unit.test_role_envoy_configuration import running as running
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def running(tmp_path: Path, envoy_program: str) -> Iterator[tuple[Path, str, dict[str, Any]]]:
+    """Start the real Envoy with a small gateway; yield its folder, admin socket and configuration."""
+    (tmp_path / "dynamic").mkdir()
+    admin, port = str(tmp_path / "admin.sock"), free_port()
+    values = stated(
+        envoy_listeners=[{"name": "inner", "port": port, "tls": False, "address": "127.0.0.1"}],
+        envoy_routes=[{"name": "site", "upstream": "web", "public": True}],
+        envoy_jwt_providers=[],
+    )
+    config = configuration(tmp_path, values)
+    (tmp_path / "bootstrap.json").write_text(config["bootstrap"].replace("/run/envoy/admin.sock", admin))
+    for name, text in config["documents"].items():
+        (tmp_path / "dynamic" / f"{name}.json").write_text(text)
+    command = [envoy_program, "-c", str(tmp_path / "bootstrap.json"), "--disable-hot-restart", "--concurrency", "1", "--log-level", "error"]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+        try:
+            yield tmp_path, admin, {**config, "values": values}
+        finally:
+            process.terminate()
 
 
 @pytest.mark.timeout(300)

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import json
-import socket
-import subprocess
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
-from tests.unit.envoy_rig import KEY, configuration, stated
+from tests.unit.envoy_rig import KEY
 from tests.unit.role_module import load_role_module
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    import pytest
 
 
 module: Any = load_role_module("envoy", "envoy_configuration")
@@ -138,32 +133,3 @@ def test_reason_is_the_critical_log_line() -> None:
 
     assert module.error_in(log) == "error: unknown cluster 'x'"
     assert module.error_in("") == "no output"
-
-
-def free_port() -> int:
-    """Return a free port."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
-
-
-@pytest.fixture
-def running(tmp_path: Path, envoy_program: str) -> Iterator[tuple[Path, str, dict[str, Any]]]:
-    """Start the real Envoy with a small gateway; yield its folder, admin socket and configuration."""
-    (tmp_path / "dynamic").mkdir()
-    admin, port = str(tmp_path / "admin.sock"), free_port()
-    values = stated(
-        envoy_listeners=[{"name": "inner", "port": port, "tls": False, "address": "127.0.0.1"}],
-        envoy_routes=[{"name": "site", "upstream": "web", "public": True}],
-        envoy_jwt_providers=[],
-    )
-    config = configuration(tmp_path, values)
-    (tmp_path / "bootstrap.json").write_text(config["bootstrap"].replace("/run/envoy/admin.sock", admin))
-    for name, text in config["documents"].items():
-        (tmp_path / "dynamic" / f"{name}.json").write_text(text)
-    command = [envoy_program, "-c", str(tmp_path / "bootstrap.json"), "--disable-hot-restart", "--concurrency", "1", "--log-level", "error"]
-    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
-        try:
-            yield tmp_path, admin, {**config, "values": values}
-        finally:
-            process.terminate()

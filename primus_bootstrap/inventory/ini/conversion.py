@@ -10,8 +10,8 @@ from primus_bootstrap.core.errors import PlanError
 from primus_bootstrap.core.suggestions import nearest
 from primus_bootstrap.inventory.ini.hosts_yaml_text import render
 from primus_bootstrap.inventory.ini.ini_source import Entry, Section, Variable, read_ini
-from primus_bootstrap.inventory.schema.groups import load_groups, load_old_names
-from primus_bootstrap.inventory.schema.names import OWN_PREFIX, is_known_variable, known_variables, load_earlier_variables
+from primus_bootstrap.inventory.schema.groups import load_earlier_variables, load_groups, load_old_names
+from primus_bootstrap.inventory.schema.names import OWN_PREFIX, is_known_variable, known_variables
 from primus_bootstrap.inventory.schema.specs import load_options
 
 if TYPE_CHECKING:

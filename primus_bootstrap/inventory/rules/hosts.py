@@ -27,7 +27,6 @@ _PORT_VARIABLES = ("ansible_port", "ansible_ssh_port")
 _PORT_IN_NAME = re.compile(r".*[^:]:\d+")
 # A DNS name or the alias of an SSH configuration, or an IPv6 address with a zone.
 _REACHABLE_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9_])?\.?|[0-9A-Fa-f:.]+%[A-Za-z0-9._-]+")
-_HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 # Linux: HOST_NAME_MAX of hostname(7). DNS: RFC 1035 section 2.3.4. Kubernetes: the value of the label kubernetes.io/hostname,
 # https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#syntax-and-character-set
 _LONGEST_HOST_NAME, _LONGEST_DNS_LABEL, _LONGEST_KUBE_NAME = 64, 63, 63
@@ -88,34 +87,30 @@ def host_named_like_group(context: ValidationContext) -> Iterator[Problem]:
                 yield entry.origin.problem(f"{host} is the name of a host and of a group", "rename the host or the group", "same-name")
 
 
-def host_name(context: ValidationContext) -> Iterator[Problem]:
-    """Report a host name that cannot be the name of a Linux host. An address as a name is accepted."""
-    for host in context.hosts:
-        if found := host_name_fault(host, kubernetes=host in context.kubernetes_hosts):
-            yield context.host_origins[host].problem(*found, "host-name")
-
-
-def host_name_fault(name: str, *, kubernetes: bool = False) -> tuple[str, str] | None:
-    """Return what is wrong with the name of a host and the fix, or None."""
-    if parse_address(name) or _PORT_IN_NAME.fullmatch(name):
-        return None
-    if not _HOST_NAME.fullmatch(name):
-        return f"`{name}` is not a host name", "use letters, digits, `-`, `_` and `.`, with a letter or digit at both ends"
+def long_host_name(context: ValidationContext) -> Iterator[Problem]:
+    """Report a host name that is too long for DNS, Linux or Kubernetes."""
     fix = "use a shorter name, and set the long one as ansible_host"
+    kubernetes = frozenset(context.kubernetes_hosts)
+    for host in context.hosts:
+        if what := _length_fault(host, kubernetes=host in kubernetes):
+            yield context.host_origins[host].problem(f"{host}: {what}", fix, "host-name")
+
+
+def _length_fault(name: str, *, kubernetes: bool) -> str:
     longest = max(name.split("."), key=len)
     if len(longest) > _LONGEST_DNS_LABEL:
-        return f"{name}: `{longest}` has {len(longest)} characters; a part of a DNS name has at most {_LONGEST_DNS_LABEL}", fix
+        return f"`{longest}` has {len(longest)} characters; a part of a DNS name has at most {_LONGEST_DNS_LABEL}"
     if len(name) > _LONGEST_HOST_NAME:
-        return f"{name}: the name has {len(name)} characters; a Linux host name has at most {_LONGEST_HOST_NAME}", fix
+        return f"the name has {len(name)} characters; a Linux host name has at most {_LONGEST_HOST_NAME}"
     if kubernetes and len(name) > _LONGEST_KUBE_NAME:
-        return f"{name}: the name has {len(name)} characters; the name of a Kubernetes node has at most {_LONGEST_KUBE_NAME}", fix
-    return None
+        return f"the name has {len(name)} characters; the name of a Kubernetes node has at most {_LONGEST_KUBE_NAME}"
+    return ""
 
 
 def kube_host_name(context: ValidationContext) -> Iterator[Problem]:
     """Report a host name that cannot be the name of a Kubernetes node; Kubespray would stop at it after some minutes."""
     for host in sorted(context.kubernetes_hosts):
-        if not _KUBE_NAME.fullmatch(host) and host_name_fault(host) is None:
+        if not _KUBE_NAME.fullmatch(host):
             origin = context.host_origins[host]
             fix = f"rename it to {host.lower().replace('_', '-')}"
             yield origin.problem(
@@ -391,7 +386,7 @@ RULES: tuple[Rule, ...] = (
     duplicate_host,
     variable_twice,
     host_named_like_group,
-    host_name,
+    long_host_name,
     kube_host_name,
     no_value,
     unresolvable,

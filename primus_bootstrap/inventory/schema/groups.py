@@ -39,6 +39,13 @@ def load_old_names() -> Mapping[str, Mapping[str, str]]:
 
 
 @cache
+def load_earlier_variables() -> Mapping[str, Mapping[str, str]]:
+    """Return variables of earlier releases of this project: `renamed` gives the new name of each, `removed` the reason."""
+    names: Mapping[str, Mapping[str, str]] = yaml.safe_load((_DATA / "earlier_variables.yml").read_text(encoding="utf-8"))
+    return names
+
+
+@cache
 def load_kubespray_variables() -> frozenset[str]:
     """Return the names of Kubespray's variables, which hosts.yaml may set."""
     return frozenset(yaml.safe_load((_DATA / "kubespray_variables.yml").read_text(encoding="utf-8")))

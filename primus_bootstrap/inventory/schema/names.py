@@ -5,17 +5,10 @@ from __future__ import annotations
 import difflib
 import re
 from functools import cache
-from pathlib import Path
-from typing import TYPE_CHECKING
-
-import yaml
 
 from primus_bootstrap.core.suggestions import nearest
-from primus_bootstrap.inventory.schema.groups import load_groups, load_kubespray_variables, load_old_names
+from primus_bootstrap.inventory.schema.groups import load_earlier_variables, load_groups, load_kubespray_variables, load_old_names
 from primus_bootstrap.inventory.schema.specs import load_options
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 OWN_PREFIX = "site_"
 _INTERPRETER = re.compile(r"ansible_[a-z0-9]+_interpreter")
@@ -67,14 +60,6 @@ def is_known_variable(name: str) -> bool:
 def is_ansible_secret(name: str) -> bool:
     """Return whether a variable is a password or private key of Ansible itself."""
     return name.endswith(_SECRET_ENDINGS) and name in ansible_variables()
-
-
-@cache
-def load_earlier_variables() -> Mapping[str, Mapping[str, str]]:
-    """Return variables of earlier releases: `renamed` gives the new name of each, `removed` the reason."""
-    path = Path(__file__).with_name("renamed_variables.yml")
-    names: Mapping[str, Mapping[str, str]] = yaml.safe_load(path.read_text(encoding="utf-8"))
-    return names
 
 
 def explain_unknown_variable(name: str) -> tuple[str, str]:

@@ -11,8 +11,8 @@ import yaml
 from primus_bootstrap.core.errors import UsageError
 from primus_bootstrap.core.suggestions import nearest
 from primus_bootstrap.inventory.kubespray_release import load_release
-from primus_bootstrap.inventory.schema.groups import load_groups, load_kubespray_variables
-from primus_bootstrap.inventory.schema.names import OWN_PREFIX, explain_unknown_variable, load_earlier_variables
+from primus_bootstrap.inventory.schema.groups import load_earlier_variables, load_groups, load_kubespray_variables
+from primus_bootstrap.inventory.schema.names import OWN_PREFIX, explain_unknown_variable
 from primus_bootstrap.inventory.schema.specs import load_common_variables, load_options
 
 if TYPE_CHECKING:

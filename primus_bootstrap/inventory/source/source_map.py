@@ -107,6 +107,13 @@ def map_source(
     return walk.source_map
 
 
+def host_name_fault(name: str) -> tuple[str, str] | None:
+    """Return what is wrong with the characters of a host name and the fix, or None."""
+    if _HOST.fullmatch(name):
+        return None
+    return f"`{name}` is not a valid host name", "use letters, digits, `-`, `_` and `.`; begin and end with a letter or digit"
+
+
 class _Walk:
     """Walks over the nodes and fills a `SourceMap`."""
 
@@ -231,10 +238,9 @@ class _Walk:
         except ValueError as error:
             self.problem(key, f"`{pattern}` is not a valid host range: {error}", "write a range as gpu[001:064]", "host-range")
             return ()
-        bad = next((name for name in names if not _HOST.fullmatch(name)), None)
-        if bad is not None:
-            fix = "use letters, digits, `-`, `_` and `.`; begin and end with a letter or digit"
-            self.problem(key, f"`{bad}` is not a valid host name", fix, "host-name")
+        fault = next((found for name in names if (found := host_name_fault(name))), None)
+        if fault is not None:
+            self.problem(key, *fault, "host-name")
             return ()
         if not names:
             self.problem(key, f"range `{pattern}` contains no host", "write the lower number first", "host-range")
