@@ -26,6 +26,7 @@ from rich.text import Text
 from primus_bootstrap.cli.live import LiveView
 from primus_bootstrap.cli.report_view import next_steps, print_report
 from primus_bootstrap.core.verdicts import Verdict
+from primus_bootstrap.engine.estimates import Estimate
 from primus_bootstrap.engine.events import (
     Event,
     HostResult,
@@ -131,7 +132,7 @@ def failure_events(plan: Plan) -> tuple[list[Event], float]:
 def drawn(plan: Plan, events: list[Event], now: float) -> Text:
     """Return what the live view shows at a time, as text with colours."""
     clock = [START]
-    view = LiveView("apply", plan, PHASE_SECONDS, clock=lambda: clock[0])
+    view = LiveView("apply", plan, {phase: Estimate(took, took) for phase, took in PHASE_SECONDS.items()}, clock=lambda: clock[0])
     with contextlib.redirect_stderr(io.StringIO()):
         for event in events:
             view.handle(event)

@@ -94,11 +94,15 @@ def plain_table(*columns: str) -> Table:
 
 
 def emit_table(table: Table) -> None:
-    """Print a table; without a terminal it is as wide as its content, so that nothing is cut off."""
+    """Print a table; without a terminal it is as wide as its content, so that nothing is cut off, and lines have no trailing spaces."""
     console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=max(80, console.measure(table, options=console.options.update(max_width=10_000)).maximum))
-    console.print(table)
+    if console.is_terminal:
+        console.print(table)
+        return
+    console = Console(highlight=False, width=max(80, console.measure(table, options=console.options.update(max_width=10_000)).maximum))
+    with console.capture() as captured:
+        console.print(table)
+    sys.stdout.writelines(f"{line.rstrip()}\n" for line in captured.get().splitlines())
 
 
 def coloured(word: str) -> Text:

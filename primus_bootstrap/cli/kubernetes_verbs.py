@@ -20,7 +20,8 @@ from primus_bootstrap.cli.options import (
     VaultPasswordFile,
     Yes,
 )
-from primus_bootstrap.cli.run_verbs import load_for_run, print_plan, run_options
+from primus_bootstrap.cli.plan_view import print_plan
+from primus_bootstrap.cli.run_verbs import load_for_run, run_options
 from primus_bootstrap.engine.plan import make_plan
 from primus_bootstrap.kubernetes.day2 import check_upgrade_step
 from primus_bootstrap.kubernetes.preflight import refuse_foreign
@@ -127,7 +128,7 @@ def restore_etcd(
     options = run_options("restore etcd", None, forks, ask_become_pass, ask_vault_pass, vault_password_file)
     prepared = _prepare(hosts, "day2/restore_etcd.yml", options, as_json=as_json)
     if not confirm and not as_json:
-        print_plan(prepared.cluster, prepared.plan)
+        print_plan(prepared.cluster, prepared.plan, verb=options.verb)
     what = "This restores the cluster to the backup; later changes are moved aside."
     ask_name(prepared.cluster, confirm, verb="restore etcd", what=what)
     extra = (f"confirm={prepared.cluster.name}", *((f"kube_backup_restore_from={source}",) if source else ()))
@@ -152,7 +153,7 @@ def renew_certificates(
     options = run_options("renew certificates", None, forks, ask_become_pass, ask_vault_pass, vault_password_file)
     prepared = _prepare(hosts, "day2/renew_certificates.yml", options, as_json=as_json)
     if not yes and not as_json:
-        print_plan(prepared.cluster, prepared.plan)
+        print_plan(prepared.cluster, prepared.plan, verb=options.verb)
         ask_yes("Renew the certificates that expire soon? Their pods are restarted, one at a time.", verb="renew certificates")
     prepared.start(("kube_certificates_renew_now=true",) if now else ())
 
@@ -178,7 +179,7 @@ def upgrade_kubernetes(
     prepared = _prepare(path, "day2/upgrade_kubernetes.yml", options, as_json=as_json)
     check_upgrade_step(prepared.cluster, version)
     if not yes and not as_json:
-        print_plan(prepared.cluster, prepared.plan)
+        print_plan(prepared.cluster, prepared.plan, verb=options.verb)
         ask_yes(f"Upgrade {prepared.cluster.name} to Kubernetes {version}? Workers are drained.", verb="upgrade kubernetes")
     prepared.start((f"version={version}", *((f"kube_upgrade_batch_size={batch}",) if batch else ())))
 

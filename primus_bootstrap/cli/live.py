@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Self
 
 from rich.console import Group
@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from primus_bootstrap.cli.console import count, duration_text, say, stderr
+from primus_bootstrap.engine.estimates import Estimate
 from primus_bootstrap.engine.events import HostPinned, HostResult, PhaseFinished, PhaseStarted, Preparing, RunFinished, TaskStarted
 
 if TYPE_CHECKING:
@@ -39,14 +40,15 @@ def _first_line(message: str) -> str:
 class PhaseState:
     """The progress of one phase.
 
-    `seconds` is set when the phase has ended, `estimate_s` if earlier runs had the phase. `lost_before` counts the hosts that
-    earlier phases lost. If Ansible aborts a phase, the remaining hosts may continue it in a second process; `spent_s` is the
-    time of the first one. `tasks` counts the tasks that were started; `answered` are the hosts that have ended the current one.
+    `seconds` is set when the phase has ended, `estimate` has what earlier runs took. `lost_before` counts the hosts that earlier
+    phases lost. If Ansible aborts a phase, the remaining hosts may continue it in a second process; `spent_s` is the time of the
+    first one. `tasks` counts the tasks that were started, `changes` the changes on all hosts; `answered` are the hosts that have
+    ended the current task.
     """
 
     name: str
     members: frozenset[str]
-    estimate_s: float | None = None
+    estimate: Estimate = field(default_factory=Estimate)
     started: float = 0.0
     lost_before: int = 0
     spent_s: float = 0.0
@@ -54,6 +56,7 @@ class PhaseState:
     aborted: bool = False
     task: str = ""
     tasks: int = 0
+    changes: int = 0
     answered: set[str] = field(default_factory=set)
     changed: set[str] = field(default_factory=set)
     failed: set[str] = field(default_factory=set)
@@ -63,6 +66,11 @@ class PhaseState:
     def hosts(self) -> int:
         """The number of hosts in the plan."""
         return len(self.members)
+
+    @property
+    def estimate_s(self) -> float | None:
+        """The expected duration."""
+        return self.estimate.expected_s
 
     @property
     def lost(self) -> int:
@@ -88,14 +96,16 @@ class PhaseState:
 class LiveView:
     """A context manager that shows the progress of one run.
 
-    `estimates` are the seconds that earlier runs took for each phase.
+    `estimates` are the estimates of each phase. Once a phase changes more or less than expected, those of the later phases follow.
     """
 
-    def __init__(self, verb: str, plan: Plan, estimates: Mapping[str, float], *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, verb: str, plan: Plan, estimates: Mapping[str, Estimate], *, clock: Callable[[], float] = time.time) -> None:
         """Prepare the view; entering the context draws it."""
         self._title = f"{verb} {plan.cluster}"
         self._hosts = len(plan.hosts)
-        self._phases = {step.phase: PhaseState(step.phase, frozenset(step.hosts), estimates.get(step.phase)) for step in plan.steps}
+        self._phases = {
+            step.phase: PhaseState(step.phase, frozenset(step.hosts), estimates.get(step.phase, Estimate())) for step in plan.steps
+        }
         self._current: PhaseState | None = None
         self._lost: set[str] = set()
         self._clock = clock
@@ -202,6 +212,7 @@ class LiveView:
         phase.answered.add(event.host)
         if event.status == "changed":
             phase.changed.add(event.host)
+            phase.changes += 1
         elif event.status in ("failed", "unreachable"):
             (phase.failed if event.status == "failed" else phase.unreachable).add(event.host)
             self._lost.add(event.host)
@@ -217,7 +228,17 @@ class LiveView:
             self._current = None
         self._unprinted = phase
         if not phase.aborted:
+            self._follow_changes(phase)
             self._print_finished()
+
+    def _follow_changes(self, phase: PhaseState) -> None:
+        """Expect that later phases install or repeat as this one did; a phase that never changes anything says nothing."""
+        if not phase.estimate.changes:
+            return
+        installs = phase.estimate.is_installing(phase.changes / max(phase.hosts, 1))
+        for other in self._phases.values():
+            if other.seconds is None:
+                other.estimate = replace(other.estimate, installs=installs)
 
     def _print_finished(self) -> None:
         """Print the line of the phase that ended, unless the table shows it."""

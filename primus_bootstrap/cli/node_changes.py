@@ -10,7 +10,8 @@ import yaml
 
 from primus_bootstrap.cli.console import emit, emit_json, say
 from primus_bootstrap.cli.day2 import find_host, find_name, make_node_plan, run_and_report
-from primus_bootstrap.cli.run_verbs import need_terminal, print_plan
+from primus_bootstrap.cli.plan_view import print_plan
+from primus_bootstrap.cli.run_verbs import need_terminal
 from primus_bootstrap.core.errors import InventoryError, PlanError, UsageError
 from primus_bootstrap.engine.history import last_report
 from primus_bootstrap.engine.hostkeys import fingerprint, forget_host_keys, offered_key, pin_host_keys, pinned_key, replace_pin
@@ -244,7 +245,7 @@ def run_change(change: Change, playbook: str, ask: Callable[[], None] | None, *,
     if diff := "\n".join(draft.diff for draft in (change.before, change.after) if draft):
         say(f"{diff}\n")
     if plan and not as_json:
-        print_plan(change.cluster, plan)
+        print_plan(change.cluster, plan, verb=change.options.verb)
     if ask:
         ask()
     if change.before:

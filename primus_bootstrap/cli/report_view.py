@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
 import sys
 from pathlib import Path
@@ -16,11 +17,14 @@ from primus_bootstrap.engine.state_folder import runs_dir
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from primus_bootstrap.core.verdicts import Verdict
     from primus_bootstrap.engine.report import Failure, HostReport, Report
     from primus_bootstrap.inventory.cluster import Cluster
 
 # With more hosts than this, the unchanged ones become one line.
 _SHOWN_HOSTS = 40
+# More checks with the same reason become their number.
+_SHOWN_CHECKS = 3
 # The results of hosts of a run that has not ended.
 _UNFINISHED = {"not_reached": "waiting", "interrupted": "running"}
 
@@ -67,11 +71,19 @@ def progress_text(report: Report, now: float) -> str:
 
 
 def shares_line(report: Report) -> str:
-    """Return the duration of each phase and its share of the run, the longest first; empty if no phase ran."""
+    """Return the duration of each phase and of the start, and its share of the run, the longest first; empty if no phase ran."""
     whole = report.finished - report.started
-    ran = sorted((phase for phase in report.phases if phase.seconds), key=lambda phase: -phase.seconds)
-    shares = [f"{phase.phase} {duration_text(phase.seconds)} ({100 * phase.seconds / whole:.0f} %)" for phase in ran if whole > 0]
-    return f"time: {', '.join(shares)}" if shares else ""
+    parts = {phase.phase: phase.seconds for phase in report.phases if phase.seconds}
+    if not parts or whole <= 0:
+        return ""
+    if report.preparing_s:
+        parts["starting Ansible"] = report.preparing_s
+    shares = [f"{name} {duration_text(seconds)} ({100 * seconds / whole:.0f} %)" for name, seconds in sorted(parts.items(), key=_by_length)]
+    return f"time: {', '.join(shares)}"
+
+
+def _by_length(part: tuple[str, float]) -> float:
+    return -part[1]
 
 
 def _print_hosts(hosts: tuple[HostReport, ...], words: Mapping[str, str]) -> None:
@@ -106,17 +118,28 @@ def _failure_texts(hosts: Iterable[HostReport]) -> Iterator[str]:
 
 
 def _verdict_texts(hosts: Iterable[HostReport], words: Sequence[str]) -> Iterator[str]:
-    """Yield each verdict in `words` once, with all its hosts, in the order of `words`."""
-    hosts_by_verdict: dict[tuple[str, str, str, str], list[str]] = {}
+    """Yield each verdict in `words` once, with all its hosts, in the order of `words`; skipped checks with one reason are one line."""
+    found: dict[tuple[str, str, str, str], list[Verdict]] = {}
     for host in hosts:
         for verdict in host.verdicts:
+            check, fix = ("", "") if verdict.verdict == "skipped" else (verdict.check, verdict.fix)
             if verdict.verdict in words:
-                hosts_by_verdict.setdefault((verdict.verdict, verdict.check, verdict.reason, verdict.fix), []).append(host.host)
-    if hosts_by_verdict:
+                found.setdefault((verdict.verdict, check, verdict.reason, fix), []).append(verdict)
+    if found:
         yield ""
-    for (word, check, reason, fix), names in sorted(hosts_by_verdict.items(), key=lambda item: words.index(item[0][0])):
-        fix_line = f"\n  fix: {fix}" if fix and word != "skipped" else ""
-        yield f"{word} {check} on {', '.join(dict.fromkeys(names))}: {reason}{fix_line}"
+    for (word, _, reason, fix), same in sorted(found.items(), key=lambda item: words.index(item[0][0])):
+        checks, names = (list(dict.fromkeys(values)) for values in zip(*((verdict.check, verdict.host) for verdict in same), strict=True))
+        fix_line = f"\n  fix: {fix}" if fix else ""
+        yield f"{word} {_checks_text(checks)} on {', '.join(names)}: {reason}{fix_line}"
+
+
+def _checks_text(checks: Sequence[str]) -> str:
+    """Return the names of a few checks, or the number of many with the first part of their names."""
+    if len(checks) <= _SHOWN_CHECKS:
+        return ", ".join(checks)
+    parts = list(itertools.takewhile(lambda same: len(set(same)) == 1, zip(*(check.split(".") for check in checks), strict=False)))
+    common = ".".join(part[0] for part in parts)
+    return f"{len(checks)} checks ({f'{common}.*' if common else f'{checks[0]}, …'})"
 
 
 def next_steps(cluster: Cluster, report: Report) -> str:

@@ -21,8 +21,9 @@ from primus_bootstrap.cli.options import (
     VaultPasswordFile,
     examples,
 )
+from primus_bootstrap.cli.plan_view import print_plan
 from primus_bootstrap.cli.printed_commands import with_inventory
-from primus_bootstrap.cli.run_verbs import load_for_run, print_plan, run_options
+from primus_bootstrap.cli.run_verbs import load_for_run, run_options
 from primus_bootstrap.engine.plan import make_plan
 from primus_bootstrap.kubernetes.day2 import refuse_partial_reset
 
@@ -66,7 +67,7 @@ def reset(
     plan = make_plan(cluster, playbook=PLAYBOOK, limit=limit)
     refuse_partial_reset(cluster, plan.hosts)
     if not confirm and not as_json:
-        print_plan(cluster, plan)
+        print_plan(cluster, plan, verb=options.verb)
     what = "Data are deleted." if delete_data else "Data stay."
     ask_name(cluster, confirm, verb="reset", what=f"This resets {count(len(plan.hosts), 'host')}. {what}")
     extra = (f"confirm={cluster.name}", *(("delete_data=true",) if delete_data else ()))

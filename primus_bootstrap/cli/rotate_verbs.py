@@ -19,7 +19,8 @@ from primus_bootstrap.cli.options import (
     Yes,
     examples,
 )
-from primus_bootstrap.cli.run_verbs import load_for_run, print_plan, run_options
+from primus_bootstrap.cli.plan_view import print_plan
+from primus_bootstrap.cli.run_verbs import load_for_run, run_options
 from primus_bootstrap.core.errors import UsageError
 from primus_bootstrap.engine.plan import make_plan
 
@@ -68,7 +69,7 @@ def rotate(
     cluster = load_for_run(path, options)
     plan = make_plan(cluster, playbook=f"day2/rotate/{secret}.yml")
     if not yes and not as_json:
-        print_plan(cluster, plan)
+        print_plan(cluster, plan, verb=options.verb)
         ask_yes(f"Distribute the current value of {secret} to these hosts?", verb="secrets rotate")
     extra = ("rotate_interrupt=true",) if interrupt else ()
     report = run_and_report(cluster, plan, replace(options, extra_vars=extra), as_json=as_json)

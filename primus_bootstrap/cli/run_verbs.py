@@ -7,12 +7,11 @@ import sys
 import threading
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from primus_bootstrap.cli.console import count, duration_text, emit, emit_json, emit_table, plain_table, say
+from primus_bootstrap.cli.console import count, emit, emit_json, say
 from primus_bootstrap.cli.extra_vars import check_extra_vars
 from primus_bootstrap.cli.kubernetes_view import show_part
 from primus_bootstrap.cli.live import LiveView
@@ -33,10 +32,11 @@ from primus_bootstrap.cli.options import (
     ask_password,
     examples,
 )
+from primus_bootstrap.cli.plan_view import print_plan
 from primus_bootstrap.cli.report_view import next_steps, print_report
 from primus_bootstrap.core.errors import PlanError
+from primus_bootstrap.engine.estimates import estimate_phases
 from primus_bootstrap.engine.events import Event, HostResult
-from primus_bootstrap.engine.history import estimate_s
 from primus_bootstrap.engine.plan import make_plan
 from primus_bootstrap.engine.run import Options, apply_plan
 from primus_bootstrap.inventory.load import load_cluster
@@ -49,10 +49,6 @@ if TYPE_CHECKING:
     from primus_bootstrap.engine.plan_values import Plan
     from primus_bootstrap.engine.report import Report
     from primus_bootstrap.inventory.cluster import Cluster
-
-_SHOWN_HOSTS = 6
-# Longer lists of roles and of reasons end with their number in the plan's table (characters); `plan --json` prints all.
-_ROLES_WIDTH, _REASONS_WIDTH = 120, 160
 
 
 def register(app: typer.Typer) -> None:
@@ -68,12 +64,19 @@ def plan(
     phases: Phases = None,
     start: FromPhase = None,
     limit: Limit = None,
+    extra_vars: ExtraVars = None,
     vault_password_file: VaultPasswordFile = None,
     ask_vault_pass: AskVaultPass = False,
     show: Show = None,
+    details: Annotated[bool, typer.Option("--verbose", "-v", help="Also list the host names, roles and host patterns.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show what apply would do: the phases, their hosts, and why. Contacts no host."""
+    """Show what apply would do: the phases, their hosts, why, and for how long. Contacts no host.
+
+    The durations are those of earlier runs that changed about as much. --extra-vars is checked, but changes no plan.
+    """
+    for value in extra_vars or ():
+        check_extra_vars(value)
     password = ask_password("Vault password", ask=ask_vault_pass)
     cluster = load_cluster(hosts, vault_password_file=vault_password_file, ask_vault_pass=password)
     if show:
@@ -81,9 +84,10 @@ def plan(
         return
     result = make_plan(cluster, phases=phases or (), start=start, limit=limit)
     if as_json:
-        emit_json(result.to_json())
+        estimates = estimate_phases(cluster.state_dir, result.steps)
+        emit_json({**result.to_json(), "expected_s": {phase: estimate.expected_s for phase, estimate in estimates.items()}})
         return
-    print_plan(cluster, result)
+    print_plan(cluster, result, details=details)
 
 
 def diff(
@@ -217,8 +221,7 @@ def run_plan(
 
     `listener` is called with every event. `lock` is the cluster's lock if the verb holds it.
     """
-    estimates = {step.phase: estimate_s(cluster.state_dir, step.phase, len(step.hosts), verb=options.verb) for step in plan.steps}
-    view = LiveView(options.verb, plan, {phase: seconds for phase, seconds in estimates.items() if seconds is not None})
+    view = LiveView(options.verb, plan, estimate_phases(cluster.state_dir, plan.steps, verb=options.verb))
 
     def on_event(event: Event) -> None:
         view.handle(event)
@@ -245,34 +248,6 @@ def _cancelled_by_signals() -> Iterator[threading.Event]:
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
-
-
-def print_plan(cluster: Cluster, plan: Plan) -> None:
-    """Print a plan as a table."""
-    table = plain_table("phase", "hosts", "roles", "why", "duration")
-    for step in plan.steps:
-        seconds = estimate_s(cluster.state_dir, step.phase, len(step.hosts))
-        names = ", ".join(step.hosts[:_SHOWN_HOSTS]) + (", …" if len(step.hosts) > _SHOWN_HOSTS else "")
-        row = (
-            step.phase,
-            f"{len(step.hosts)}: {names}",
-            _shortened(step.roles, ", ", _ROLES_WIDTH, "role"),
-            _shortened(step.why.split("; "), "; ", _REASONS_WIDTH, "host pattern"),
-            duration_text(seconds) if seconds else "not run yet",
-        )
-        table.add_row(*row)
-    emit_table(table)
-    emit(f"\n{plan.cluster}: {count(len(plan.steps), 'phase')} on {count(len(plan.hosts), 'host')}")
-    if plan.uncovered:
-        emit(f"no phase of this version uses these groups: {', '.join(plan.uncovered)}")
-
-
-def _shortened(items: Sequence[str], separator: str, width: int, noun: str) -> str:
-    """Join the items; if they are longer than `width`, join the first ones and the number of all."""
-    ends = accumulate(len(item) + len(separator) for item in items)
-    shown = [item for item, end in zip(items, ends, strict=True) if end <= width] or items[:1]
-    text = separator.join(shown)
-    return text if len(shown) == len(items) else f"{text}{separator}… ({count(len(items), noun)})"
 
 
 def _difference(change: HostResult) -> dict[str, str]:

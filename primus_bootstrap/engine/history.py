@@ -1,4 +1,4 @@
-"""Lists and reads the earlier runs of a cluster, estimates durations, and deletes old runs."""
+"""Lists and reads the earlier runs of a cluster, and deletes old runs."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ import contextlib
 import json
 import shutil
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.core.errors import UsageError
 from primus_bootstrap.engine.journal import read_journal
 from primus_bootstrap.engine.lock import read_holder
-from primus_bootstrap.engine.report import PhaseReport, report_from_events, report_from_json
+from primus_bootstrap.engine.report import report_from_events, report_from_json
 from primus_bootstrap.engine.state_folder import RUNNER_LEFTOVERS, RunFolder, runs_dir
 
 if TYPE_CHECKING:
@@ -23,10 +21,8 @@ if TYPE_CHECKING:
     from primus_bootstrap.engine.report import Report, Result
 
 KEPT_RUNS = 50
-_ESTIMATE_RUNS = 5
-_HEAD_CHARS = 1000  # the verb is in this part of a report
 # Raised when a damaged report is read.
-_UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError)
+UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +60,7 @@ def find_run(state_dir: Path, run: str) -> RunFolder:
 def read_report(folder: RunFolder) -> Report | None:
     """Return the report of a run, from its journal if report.json is missing or damaged; None if both are."""
     if folder.report.is_file():
-        with contextlib.suppress(*_UNREADABLE):
+        with contextlib.suppress(*UNREADABLE):
             return report_from_json(json.loads(folder.report.read_text(encoding="utf-8")))
     return report_from_events(read_journal(folder.journal))
 
@@ -91,7 +87,7 @@ def host_statuses(state_dir: Path) -> dict[str, HostStatus]:
         if report.verb == "diff":
             continue
         reached = [phase.phase for phase in report.phases if phase.state != "not_reached"]
-        hosts_of = _planned_hosts(RunFolder(runs_dir(state_dir) / report.run))
+        hosts_of = planned_hosts(RunFolder(runs_dir(state_dir) / report.run))
         for host in report.hosts:
             if host.result == "not_reached":
                 continue
@@ -103,41 +99,13 @@ def host_statuses(state_dir: Path) -> dict[str, HostStatus]:
     return statuses
 
 
-def _planned_hosts(folder: RunFolder) -> dict[str, frozenset[str]]:
+def planned_hosts(folder: RunFolder) -> dict[str, frozenset[str]]:
     """Return the hosts of each phase in the plan of a run; empty if the plan is missing or damaged."""
     try:
         steps = json.loads(folder.plan.read_text(encoding="utf-8"))["steps"]
         return {str(step["phase"]): frozenset(map(str, step["hosts"])) for step in steps}
-    except _UNREADABLE:
+    except UNREADABLE:
         return {}
-
-
-def estimate_s(state_dir: Path, phase: str, hosts: int, *, verb: str = "apply") -> float | None:
-    """Return the median duration of a phase in the last runs with as many hosts, else in the last runs; None if there is none."""
-    same_size: list[float] = []
-    other_size: list[float] = []
-    for folder in list_runs(state_dir):
-        for done in _phases_of(folder.report, verb) if folder.report.is_file() else ():
-            if done.phase == phase and done.state == "done":
-                (same_size if done.hosts == hosts else other_size).append(done.seconds)
-        if len(same_size) == _ESTIMATE_RUNS:
-            break
-    newest = (same_size or other_size)[:_ESTIMATE_RUNS]
-    return median(newest) if newest else None
-
-
-@lru_cache(maxsize=KEPT_RUNS)
-def _phases_of(report: Path, verb: str) -> tuple[PhaseReport, ...]:
-    """Return the phases of a run, or none if it is of another verb or its report is damaged. Reports never change, hence the cache."""
-    try:
-        with report.open(encoding="utf-8") as file:
-            if f'"verb": {json.dumps(verb, ensure_ascii=False)}' not in file.read(_HEAD_CHARS):
-                return ()  # another verb; parsing the report of a large cluster takes long
-        data = json.loads(report.read_text(encoding="utf-8"))
-        phases = [PhaseReport(**phase) for phase in data["phases"]]
-        return tuple(replace(phase, seconds=float(phase.seconds)) for phase in phases) if data["verb"] == verb else ()
-    except _UNREADABLE:
-        return ()
 
 
 def delete_old_runs(state_dir: Path) -> None:

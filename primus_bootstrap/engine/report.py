@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,6 +14,7 @@ from primus_bootstrap.engine.events import (
     HostResult,
     PhaseFinished,
     PhaseStarted,
+    Preparing,
     Recap,
     RunFinished,
     RunStarted,
@@ -81,7 +83,10 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The result of a run. Times are seconds since the epoch (UTC). For a killed run, `finished` is 0 and `killed` is true."""
+    """The result of a run. Times are seconds since the epoch (UTC). For a killed run, `finished` is 0 and `killed` is true.
+
+    `preparing_s` are the seconds before the first phase and between Ansible's processes: host keys, the start of Ansible.
+    """
 
     run: str
     verb: str
@@ -95,6 +100,7 @@ class Report:
     pins: tuple[HostPinned, ...] = ()
     problem: str = ""
     killed: bool = False
+    preparing_s: float = 0.0
 
     @property
     def changed(self) -> int:
@@ -118,6 +124,7 @@ def report_from_json(data: Mapping[str, Any]) -> Report:
         phases=tuple(PhaseReport(**phase) for phase in data["phases"]),
         changes=tuple(Change(**change) for change in data["changes"]),
         pins=tuple(HostPinned(**pin) for pin in data["pins"]),
+        preparing_s=float(data.get("preparing_s", 0.0)),  # reports of earlier versions do not have it
     )
 
 
@@ -131,6 +138,8 @@ def report_from_events(events: Iterable[Event]) -> Report | None:
 
 @dataclass(slots=True)
 class _HostTally:
+    """The results of one host. `phase_of` has the phase in which a result (check, device, verdict, reason) was first found."""
+
     reached: bool = False
     sums: list[int] = field(default_factory=lambda: [0, 0, 0])
     running: list[int] = field(default_factory=lambda: [0, 0, 0])
@@ -138,12 +147,13 @@ class _HostTally:
     ignored: list[Failure] = field(default_factory=list)
     unreachable: bool = False
     verdicts: list[Verdict] = field(default_factory=list)
-    outcomes: dict[str, int] = field(default_factory=dict)
+    outcomes: Counter[str] = field(default_factory=Counter)
+    phase_of: dict[tuple[str, str, str, str], str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class Tally:
-    """Sums up events. Its size depends on the number of hosts and failures, not on the number of tasks."""
+    """Sums up events. Its size depends on the number of hosts, checks and failures, not on the number of tasks."""
 
     start: RunStarted | None = None
     _end: RunFinished | None = None
@@ -153,21 +163,24 @@ class Tally:
     _pins: list[HostPinned] = field(default_factory=list)
     _failed: set[str] = field(default_factory=set)
     _recapped: bool = False
+    _preparing_since: float | None = None
+    _preparing_s: float = 0.0
 
     def add(self, event: Event) -> None:
         """Add one event."""
         match event:
             case RunStarted():
                 self.start = event
+                self._preparing_since = event.at
                 self._hosts = {host: _HostTally() for _, hosts in event.steps for host in hosts}
             case HostResult():
                 self._add_result(event)
             case VerdictFound():
-                self._add_verdict(event.verdict)
+                self._add_verdict(event.phase, event.verdict)
+            case Preparing():
+                self._preparing_since = self._preparing_since or event.at
             case PhaseStarted():
-                self._recapped = False
-                for name in event.hosts:
-                    self._host(name).reached = True
+                self._start_phase(event)
             case PhaseFinished():
                 self._add_phase(event)
             case Recap():
@@ -199,6 +212,7 @@ class Tally:
             pins=tuple(self._pins),
             problem=end.problem,
             killed=self._end is None,
+            preparing_s=round(self._preparing_s, 3),
         )
 
     def exit_code(self, *, interrupted: bool, problem: str) -> int:
@@ -230,11 +244,22 @@ class Tally:
             key = (event.phase, event.role, event.task)
             self._changes[key] = self._changes.get(key, 0) + 1
 
-    def _add_verdict(self, verdict: Verdict) -> None:
+    def _add_verdict(self, phase: str, verdict: Verdict) -> None:
+        """Count a verdict, but not the same result of the same check in a later phase."""
         host = self._host(verdict.host)
-        host.outcomes[verdict.verdict] = host.outcomes.get(verdict.verdict, 0) + 1
+        if host.phase_of.setdefault((verdict.check, verdict.device, verdict.verdict, verdict.reason), phase) != phase:
+            return
+        host.outcomes[verdict.verdict] += 1
         if verdict.verdict != "pass":
             host.verdicts.append(verdict)
+
+    def _start_phase(self, event: PhaseStarted) -> None:
+        self._recapped = False
+        if self._preparing_since is not None:
+            self._preparing_s += max(event.at - self._preparing_since, 0.0)
+        self._preparing_since = None
+        for name in event.hosts:
+            self._host(name).reached = True
 
     def _add_phase(self, event: PhaseFinished) -> None:
         seconds, _ = self._phases.get(event.phase, (0.0, False))
@@ -265,7 +290,7 @@ class Tally:
             failures=tuple(host.failures) if result in ("failed", "unreachable") else (),
             ignored=tuple(host.ignored),
             verdicts=tuple(host.verdicts),
-            verdict_counts=tuple(host.outcomes.get(word, 0) for word in OUTCOMES),  # type: ignore[arg-type]
+            verdict_counts=tuple(host.outcomes[word] for word in OUTCOMES),  # type: ignore[arg-type]
         )
 
     def _result(self, name: str, host: _HostTally) -> Result:

@@ -14,7 +14,6 @@ from primus_bootstrap.engine.events import Event, PhaseFinished, PhaseStarted, R
 from primus_bootstrap.engine.history import (
     HostStatus,
     delete_old_runs,
-    estimate_s,
     find_run,
     host_statuses,
     last_report,
@@ -61,19 +60,6 @@ def test_runs_are_listed_newest_first_and_found_by_prefix(tmp_path: Path) -> Non
         find_run(tmp_path, "2026")
     with pytest.raises(UsageError, match="no run starts with 1999"):
         find_run(tmp_path, "1999")
-
-
-def test_estimate_is_the_median_of_runs_with_as_many_hosts(tmp_path: Path) -> None:
-    """Runs with another number of hosts count only if no run has the same. A diff does not count for an apply."""
-    for day, seconds in enumerate((10.0, 30.0, 20.0), start=1):
-        write_run(tmp_path, f"2026010{day}T000000Z-aaaa", seconds=seconds)
-    write_run(tmp_path, "20260104T000000Z-aaaa", seconds=500.0, hosts=("a", "b", "c"))
-    write_run(tmp_path, "20260105T000000Z-aaaa", seconds=900.0, verb="diff")
-
-    assert estimate_s(tmp_path, "gpu", 2) == 20.0
-    assert estimate_s(tmp_path, "gpu", 3) == 500.0
-    assert estimate_s(tmp_path, "gpu", 99) == 25.0
-    assert estimate_s(tmp_path, "slurm", 2) is None
 
 
 def test_status_names_the_last_run_and_the_last_change_of_each_host(tmp_path: Path) -> None:
@@ -153,7 +139,7 @@ def test_run_ids_sort_by_time_and_differ() -> None:
 
 @pytest.mark.parametrize("text", ["", '{"run": "r', "[]", "{}", "null", '{"verb": "apply", "phases": [{"seconds": 1}]}'])
 def test_a_damaged_report_is_replaced_by_the_journal(tmp_path: Path, text: str) -> None:
-    """The report is built from the journal, whatever report.json contains. An estimate ignores the run."""
+    """The report is built from the journal, whatever report.json contains."""
     write_run(tmp_path, "20260101T000000Z-aaaa", seconds=10.0)
     write_run(tmp_path, "20260102T000000Z-aaaa", seconds=500.0)
     folder = list_runs(tmp_path)[0]
@@ -162,7 +148,6 @@ def test_a_damaged_report_is_replaced_by_the_journal(tmp_path: Path, text: str) 
 
     assert read_report(folder) == whole
     assert last_report(tmp_path) == whole
-    assert estimate_s(tmp_path, "gpu", 2) == 10.0
 
 
 def test_a_journal_line_with_missing_fields_is_skipped(tmp_path: Path) -> None:

@@ -110,3 +110,14 @@ def test_apt_must_report_that_upgrades_are_off(answer: tuple[int, str], verdict:
     effects.check_upgrades(host)
 
     assert outcomes(host) == {"unattended_upgrades": verdict}
+
+
+@pytest.mark.parametrize(("answer", "verdict"), [((0, "10.0.0.1 STREAM ntp1"), "pass"), ((2, ""), "fail"), ((124, "timed out"), "unknown")])
+def test_a_time_server_must_have_an_address(answer: tuple[int, str], verdict: str) -> None:
+    """Otherwise the report has the server's name and a fix, but the run does not fail."""
+    host = make_host({"getent": answer})
+    effects.check_time_servers(host, ["ntp1.example"])
+
+    assert outcomes(host) == {"time.server.ntp1.example": verdict}
+    assert ("ntp1.example in baseline_ntp_servers" in host.verdicts[0]["fix"]) is (verdict != "pass")
+    assert host.failures == []

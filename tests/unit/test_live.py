@@ -9,6 +9,7 @@ from rich.console import Console
 
 from primus_bootstrap.cli.console import duration_text
 from primus_bootstrap.cli.live import LiveView
+from primus_bootstrap.engine.estimates import Estimate
 from primus_bootstrap.engine.events import (
     Event,
     HostPinned,
@@ -47,6 +48,11 @@ EVENTS: tuple[Event, ...] = (
 )
 
 
+def estimates(**seconds: float) -> dict[str, Estimate]:
+    """Return the estimates of phases that take as long every time."""
+    return {phase: Estimate(value, value) for phase, value in seconds.items()}
+
+
 def drawn(view: LiveView) -> str:
     """Return the current table as plain text."""
     console = Console(width=120)
@@ -58,7 +64,7 @@ def drawn(view: LiveView) -> str:
 def test_the_table_shows_the_state_of_each_phase() -> None:
     """Finished, running and waiting phases show counts, task, elapsed and remaining time."""
     now = [100.0]
-    view = LiveView("apply", PLAN, {"preflight": 4.0, "baseline": 30.0, "gpu": 10.0}, clock=lambda: now[0])
+    view = LiveView("apply", PLAN, estimates(preflight=4.0, baseline=30.0, gpu=10.0), clock=lambda: now[0])
     for event in EVENTS:
         view.handle(event)
     now[0] = 114.0
@@ -73,9 +79,25 @@ def test_the_table_shows_the_state_of_each_phase() -> None:
     assert "about 10s" in lines[3]
 
 
+@pytest.mark.parametrize(("installs", "changes", "left"), [(True, 0, "7s"), (False, 3, "1m40s"), (False, 0, "7s"), (True, 3, "1m40s")])
+def test_the_remaining_time_follows_what_the_run_changes(*, installs: bool, changes: int, left: str) -> None:
+    """If a phase changes as much as an installation, later phases install too; if it changes little, they repeat."""
+    known = {name: Estimate(100.0, 7.0, installs=installs, changes=4.0) for name in ("baseline", "gpu")}
+    view = LiveView("apply", PLAN, {**known, **estimates(preflight=4.0)}, clock=lambda: 0.0)
+    view.handle(PhaseStarted("preflight", 1, 3, HOSTS, 0.0))
+    view.handle(PhaseFinished("preflight", 4.0, ()))
+    view.handle(PhaseStarted("baseline", 2, 3, HOSTS, 4.0))
+    for host in HOSTS:
+        for _ in range(changes):
+            view.handle(result(host, "changed"))
+    view.handle(PhaseFinished("baseline", 9.0, ()))
+
+    assert f"about {left} left" in drawn(view)
+
+
 def test_a_phase_without_an_earlier_run_prevents_an_estimate() -> None:
     """The remaining time is unknown then."""
-    view = LiveView("apply", PLAN, {"preflight": 4.0, "baseline": 30.0})
+    view = LiveView("apply", PLAN, estimates(preflight=4.0, baseline=30.0))
 
     assert "left" not in drawn(view)
 
@@ -106,7 +128,7 @@ def test_the_number_of_a_task_counts_through_its_phase() -> None:
 def test_without_a_terminal_a_long_phase_prints_its_task_every_30_s(capsys: pytest.CaptureFixture[str]) -> None:
     """So does a long start. Any other line postpones the next one."""
     now = [100.0]
-    view = LiveView("apply", PLAN, {"baseline": 200.0}, clock=lambda: now[0])
+    view = LiveView("apply", PLAN, estimates(baseline=200.0), clock=lambda: now[0])
 
     def at(seconds: float, *events: Event) -> None:
         now[0] = seconds
@@ -171,7 +193,7 @@ def test_a_phase_does_not_count_hosts_that_were_lost_before_it() -> None:
 
 def test_an_interrupted_run_shows_unfinished_phases() -> None:
     """The current phase is `not finished`, later ones are `not run`, and there is no estimate."""
-    view = LiveView("apply", PLAN, {"preflight": 4.0, "baseline": 30.0, "gpu": 10.0})
+    view = LiveView("apply", PLAN, estimates(preflight=4.0, baseline=30.0, gpu=10.0))
     for event in (PhaseStarted("preflight", 1, 3, HOSTS, 1.0), PhaseFinished("preflight", 1.0, (), aborted=True), RunFinished(2.0, 130)):
         view.handle(event)
 

@@ -16,6 +16,13 @@ def test_phases_are_sorted_by_duration() -> None:
     assert shares_line(replace(RUN, phases=PHASES)) == "time: slurm 1m15s (75 %), baseline 20s (20 %)"
 
 
+def test_the_start_has_a_share() -> None:
+    """The seconds before the first phase are those of no phase."""
+    started = replace(RUN, phases=PHASES, preparing_s=5.0)
+
+    assert shares_line(started) == "time: slurm 1m15s (75 %), baseline 20s (20 %), starting Ansible 5s (5 %)"
+
+
 def test_a_killed_run_has_no_shares() -> None:
     """Its duration is unknown."""
     assert shares_line(replace(RUN, phases=PHASES, finished=0.0)) == ""

@@ -72,6 +72,16 @@ def check_time(host: Host, unit: str) -> None:
     compare(host, "effect.time.synchronised", expected="yes", found="yes" if synchronised else "", fix="see `chronyc sources`")
 
 
+def check_time_servers(host: Host, servers: Iterable[str]) -> None:
+    """Check that each time server has an address. A failed check does not end the run: chrony may use the other servers."""
+    for server in servers:
+        status, output = host.run(["getent", "ahosts", server])
+        verdict = "pass" if status == 0 and output else "fail" if status == 2 else "unknown"
+        reason = {"pass": "", "fail": f"the time server {server} has no address", "unknown": "the command that reads it failed"}[verdict]
+        fix = "" if verdict == "pass" else f"correct {server} in baseline_ntp_servers, or the DNS servers of this host"
+        host.record(f"effect.time.server.{server}", verdict, expected="an address", found=output.split("\n")[0], reason=reason, fix=fix)
+
+
 def check_upgrades(host: Host) -> None:
     """Check the setting that results from all of apt's configuration files."""
     status, output = host.run(["apt-config", "dump", "APT::Periodic::Enable"])
@@ -88,6 +98,7 @@ def main() -> None:
             "limits": {"type": "dict", "required": True},
             "hosts_lines": {"type": "list", "elements": "str", "required": True},
             "time_service": {"type": "str", "required": True},
+            "time_servers": {"type": "list", "elements": "str", "required": True},
             "apt_upgrades_off": {"type": "bool", "required": True},
             "skipped": {"type": "list", "elements": "str", "required": True},
         },
@@ -97,6 +108,7 @@ def main() -> None:
     host = Host(options["host"], check=True)
     check_limits(host, options["limits"], options["skipped"])
     check_names(host, options["hosts_lines"])
+    check_time_servers(host, options["time_servers"])
     if "baseline.time" not in options["skipped"]:
         check_time(host, options["time_service"])
     if options["apt_upgrades_off"]:
