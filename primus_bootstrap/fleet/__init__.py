@@ -1,1 +1,1 @@
-"""Run a read-only command on many hosts in parallel, with pyinfra, and parse the results."""
+"""Run one command on many hosts in parallel, with pyinfra, and parse the results."""

@@ -80,6 +80,8 @@ def _answers(worker: subprocess.Popen[str], request: str, waiting: dict[str, Non
     except BrokenPipeError:
         return
     for line in worker.stdout:
+        if not line.endswith("\n"):
+            return  # the worker was killed while it wrote this answer
         answer = Answer(**json.loads(line))
         waiting.pop(answer.host, None)
         yield answer

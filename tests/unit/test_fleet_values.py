@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
+from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, get_args
 
 import pytest
 
-from primus_bootstrap.fleet import ssh_config
+from primus_bootstrap.fleet import fanout, ssh_config
 from primus_bootstrap.fleet.facts import clock_of
 from primus_bootstrap.fleet.known_hosts import host_key_name, split_known_hosts
 from primus_bootstrap.fleet.messages import FIXES, Answer, Cause, Target
@@ -124,3 +127,15 @@ def test_target_has_ansibles_connection_variables(tmp_path: Path) -> None:
     assert (first.address, first.port, first.user, first.password, first.become_password) == ("192.0.2.1", 2200, "joe", "p1", "p2")
     assert (first.ssh_arguments, first.python, first.local) == (("-J", "a b", "-4"), "", False)
     assert (second.python, second.local) == ("/opt/python3", True)
+
+
+def test_an_answer_that_was_cut_counts_as_none() -> None:
+    """A worker that is killed while it writes leaves a part of a line; the host is lost, and the other answers count."""
+    complete = json.dumps(asdict(Answer("host1", exit_code=0)))
+    worker: Any = SimpleNamespace(stdin=StringIO(), stdout=StringIO(f"{complete}\n{complete[:20]}"))
+    waiting = dict.fromkeys(("host1", "host2"))
+
+    answers = list(fanout._answers(worker, "{}", waiting))
+
+    assert [answer.host for answer in answers] == ["host1"]
+    assert list(waiting) == ["host2"]
