@@ -31,9 +31,8 @@ _NAMED = 8
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """The pods of a Node as namespace/name. Nothing restarts `lone` pods elsewhere: they have no controller."""
+    """The pods to evict from a Node, as namespace/name. Nothing restarts `lone` pods elsewhere: they have no controller."""
 
-    staying: tuple[str, ...]
     jobs: tuple[str, ...]
     movable: tuple[str, ...]
     lone: tuple[str, ...]
@@ -49,23 +48,21 @@ class DrainOptions:
 
 
 def sort_pods(pods: Iterable[Pod]) -> Contents:
-    """Classify the pods of a Node, except those that have ended."""
-    staying: list[str] = []
+    """Classify the pods of a Node, except those that stay (of DaemonSets, and static pods) or have ended."""
     jobs: list[str] = []
     movable: list[str] = []
     lone: list[str] = []
     for pod in pods:
         metadata, owner = pod["metadata"], _owner(pod)
         name = f"{metadata['namespace']}/{metadata['name']}"
-        if _MIRROR in (metadata.get("annotations") or {}) or owner == "DaemonSet":
-            staying.append(name)
-        elif (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
+        stays = _MIRROR in (metadata.get("annotations") or {}) or owner == "DaemonSet"
+        if stays or (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
             continue
-        elif owner in _JOBS:
+        if owner in _JOBS:
             jobs.append(name)
         else:
             (movable if owner else lone).append(name)
-    return Contents(tuple(sorted(staying)), tuple(sorted(jobs)), tuple(sorted(movable)), tuple(sorted(lone)))
+    return Contents(tuple(sorted(jobs)), tuple(sorted(movable)), tuple(sorted(lone)))
 
 
 def drain_problem(contents: Contents, options: DrainOptions, *, held: Mapping[str, str], node: str) -> str:
@@ -118,13 +115,13 @@ class Drain:
             found = change_node(self._api, found, lambda node: mark_patch(node, "drain", record))
         if is_not_ready(found) and self._options.force:
             return cordons  # no pod can end there; they are deleted with the Node
-        self._check(Contents((), (), (), contents.lone))
+        self._check(Contents((), (), contents.lone))
         self._wait_for_jobs()
         contents = self._contents()
         self._check(contents)
         pods = (*contents.movable, *contents.jobs, *contents.lone)
         held = self._evict(pods, alive=not is_not_ready(found))
-        self._check(Contents((), (), (), ()), held)
+        self._check(Contents((), (), ()), held)
         return cordons or bool(pods)
 
     def _pods(self) -> Iterable[Pod]:

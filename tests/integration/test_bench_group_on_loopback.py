@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from primus_bootstrap import content
-from primus_bootstrap.bench.fabric.group_runs import GroupAnswer, GroupRun, evaluate_group_run
+from primus_bootstrap.bench.fabric.group_runs import evaluate_group_run
 from primus_bootstrap.bench.quarantine.policy import Step
+from primus_bootstrap.bench.results.group_records import GroupAnswer, GroupRun
 from primus_bootstrap.bench.results.step_commands import BenchRequest, group_command
 from primus_bootstrap.core.structured import read
 from tests.integration.test_launch_direct import needs_torch

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from primus_bootstrap.bench.fabric.bisection import bisect_fabric
 
 if TYPE_CHECKING:
-    from primus_bootstrap.bench.fabric.bisection import Answer, BisectionResult
+    from primus_bootstrap.bench.fabric.bisection import BisectionResult
+    from primus_bootstrap.bench.results.group_records import Answer
 
 
 @dataclass

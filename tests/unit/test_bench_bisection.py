@@ -19,7 +19,7 @@ from primus_bootstrap.bench.judging.verdicts import BenchEvaluation
 from tests.unit.bench_fabric_rig import Fabric, draw_fabric, tally
 
 if TYPE_CHECKING:
-    from primus_bootstrap.bench.fabric.bisection import Answer
+    from primus_bootstrap.bench.results.group_records import Answer
 
 CONSTANT_RUNS = 24
 

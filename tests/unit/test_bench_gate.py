@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from primus_bootstrap.bench.quarantine.decisions import (
@@ -27,7 +27,7 @@ from primus_bootstrap.core.verdicts import OUTCOMES, Outcome, Verdict
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from primus_bootstrap.bench.judging.reason_codes import Code
+    from primus_bootstrap.bench.reason_codes import Code
 
 POLICY = load_policy()
 TIER = POLICY.tiers["quick"]
@@ -100,10 +100,10 @@ def test_a_check_without_an_answer_changes_nothing(check: str) -> None:
 
 
 def test_nodes_without_anything_to_compare_with_join() -> None:
-    """`no_yardstick` keeps no node out; `noise` does."""
+    """`no_reference` keeps no node out; `noise` does."""
     verdicts = _bench("gpu1", {"bench_gemm": "unknown"})
 
-    assert _one((JOINING,), verdicts, {verdicts[2]: "no_yardstick"}).action == "release"
+    assert _one((JOINING,), verdicts, {verdicts[2]: "no_reference"}).action == "release"
     assert _one((JOINING,), verdicts, {verdicts[2]: "noise"}).action == "hold"
 
 
@@ -244,6 +244,7 @@ def test_decisions_are_in_the_order_of_the_states() -> None:
     assert gate == _gate(states, verdicts[::-1])
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_the_limit_and_other_owners_are_always_respected(data: st.DataObject) -> None:
     """No node with a failed check that matters is released."""

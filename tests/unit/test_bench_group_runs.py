@@ -8,16 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from primus_bootstrap.bench.fabric.group_runs import (
-    GroupAnswer,
-    GroupRun,
-    GroupRunResult,
-    evaluate_group_run,
-)
+from primus_bootstrap.bench.fabric.group_runs import evaluate_group_run
 from primus_bootstrap.bench.fabric.group_speeds import evaluate_group, evaluate_pairs, pair_medians
 from primus_bootstrap.bench.fabric.pair_rounds import round_robin
 from primus_bootstrap.bench.judging.floors import Floor, Floors
 from primus_bootstrap.bench.judging.judging_settings import JudgingSettings
+from primus_bootstrap.bench.results.group_records import GroupAnswer, GroupRun, GroupRunResult
 from primus_bootstrap.bench.results.reader import parse_lines
 from primus_bootstrap.core.structured import read
 from tests.unit.bench_group_rig import NOW, Hosts, line, step
@@ -123,7 +119,7 @@ def test_few_pairs_are_not_compared() -> None:
     """Three pairs pass, but their speed is unknown."""
     verdicts = evaluate(Hosts(slow={"n2": 10.0}), 3)
 
-    assert {(verdict.answer, verdict.code) for verdict in verdicts.values()} == {("pass", "no_yardstick")}
+    assert {(verdict.answer, verdict.code) for verdict in verdicts.values()} == {("pass", "no_reference")}
     assert "3 pairs are comparable, and 5 are needed" in next(iter(verdicts.values())).reason
 
 
@@ -138,7 +134,7 @@ def test_paths_of_different_kinds_are_not_compared() -> None:
     verdicts = evaluate_pairs(runs, lambda pair: "inside" if set(pair) == {"n0", "n1"} else "across", Floors(), SETTINGS)
     codes = {pair: (one.answer, one.code) for pair, one in verdicts.items()}
 
-    assert codes.pop(("n0", "n1")) == ("pass", "no_yardstick")
+    assert codes.pop(("n0", "n1")) == ("pass", "no_reference")
     assert set(codes.values()) == {("pass", None)}
 
 
@@ -173,5 +169,5 @@ def test_groups_are_compared_with_the_median_of_pairs() -> None:
     assert pair_medians(pairs_of(Hosts(), 3), SETTINGS) == {}
     assert evaluate_group(evaluate_group_run(group, answers(Hosts(slow={"n2": 9}).run(group.hosts))), {}, SETTINGS)[0::2] == (
         "pass",
-        "no_yardstick",
+        "no_reference",
     )

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import ast
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
 import yaml
 
 from primus_bootstrap import content
-from primus_bootstrap.bench.judging.reason_codes import CODES
 from primus_bootstrap.bench.quarantine.policy import BENCHMARKS, PREFLIGHT, SHIPPED, Step, load_policy
+from primus_bootstrap.bench.reason_codes import Code
 from primus_bootstrap.core.errors import InventoryError
 
 if TYPE_CHECKING:
@@ -63,9 +63,9 @@ def test_the_first_rule_that_matches_counts(check: str, fail: str, unknown: str)
 
 
 def test_the_meaning_of_unknown_depends_on_the_code() -> None:
-    """`no_yardstick` keeps no node out; `suspect` does, `unsteady` and `large` do not."""
-    assert POLICY.rule("bench_gemm").on_unknown("no_yardstick") == "warn"
-    assert [POLICY.rule("bench_gemm").on_unknown(code) for code in CODES if code != "no_yardstick"] == ["hold"] * 5
+    """`no_reference` keeps no node out; `suspect` does, `unsteady` and `large` do not."""
+    assert POLICY.rule("bench_gemm").on_unknown("no_reference") == "warn"
+    assert [POLICY.rule("bench_gemm").on_unknown(code) for code in get_args(Code) if code != "no_reference"] == ["hold"] * 5
     assert POLICY.rule("fabric_pairs").on_unknown("suspect") == "hold"
     assert POLICY.rule("fabric_pairs").on_unknown("unsteady") == "warn"
     assert POLICY.rule("fabric_bisection").on_unknown("large") == "warn"
@@ -113,7 +113,7 @@ def test_the_limit_of_the_inventory_counts() -> None:
         ),
         (("tiers", "quick", "steps"), [], "tiers.quick.steps: expected at least one entry"),
         (("checks", 0, "fail"), "quarantin", "found 'quarantin' | did you mean quarantine?"),
-        (("checks", 2, "unknown_if"), {"no_yardstik": "warn"}, "no_yardstik' | did you mean no_yardstick?"),
+        (("checks", 2, "unknown_if"), {"no_referense": "warn"}, "no_referense' | did you mean no_reference?"),
         (("checks", 2, "match", 0), "bench_gem", "matches no benchmark | did you mean gemm?"),
         (("checks", 2, "match", 0), "gemm", "is not the name of a check"),
         (("checks", 6, "match"), ["bench_gemm"], "does not match everything"),

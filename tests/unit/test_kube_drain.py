@@ -42,13 +42,13 @@ def drain(api: FakeApi, clock: Clock | None = None, *, force: bool = False, dry_
 
 
 def test_pods_are_classified() -> None:
-    """Pods of DaemonSets and static pods stay; ended pods are ignored."""
+    """Pods of DaemonSets, static pods and ended pods are in no class: they are not evicted."""
     mirror = pod("etcd", "Node")
     mirror["metadata"]["annotations"] = {"kubernetes.io/config.mirror": "x"}
     pods = [pod("ds", "DaemonSet"), mirror, pod("j", "Job"), pod("done", "Job", phase="Succeeded"), pod("web"), pod("lone", "")]
     found = sort_pods(pods)
 
-    assert (found.staying, found.jobs, found.movable, found.lone) == (("x/ds", "x/etcd"), ("x/j",), ("x/web",), ("x/lone",))
+    assert (found.jobs, found.movable, found.lone) == (("x/j",), ("x/web",), ("x/lone",))
 
 
 def test_empty_node_is_cordoned_once() -> None:

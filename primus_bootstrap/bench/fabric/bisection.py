@@ -21,11 +21,11 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Literal
 
 from primus_bootstrap.bench.fabric.pair_rounds import round_robin
+from primus_bootstrap.bench.results.group_records import Answer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-Answer = Literal["pass", "fail", "unknown"]
 Probe = Callable[[tuple[str, ...]], Answer]
 State = Literal["pass", "fail", "suspect", "unsteady", "large", "unknown"]
 

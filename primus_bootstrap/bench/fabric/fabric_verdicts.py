@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from primus_bootstrap.bench.fabric.bisection import BisectionResult, PathState, State
     from primus_bootstrap.bench.fabric.group_speeds import GroupVerdict
     from primus_bootstrap.bench.fabric.pair_rounds import Pair
-    from primus_bootstrap.bench.judging.reason_codes import Code
+    from primus_bootstrap.bench.reason_codes import Code
 
 _OUTCOMES: dict[State, tuple[Outcome, Code | None]] = {
     "pass": ("pass", None),
@@ -151,7 +151,7 @@ def _host_finding(partners: Mapping[str, Outcome], verdicts: Sequence[GroupVerdi
     outcome, reason, fix = _host_outcome(partners, good)
     relevant = [verdict for verdict in verdicts if (verdict.answer == "pass") == (outcome == "pass")]
     code = _common_code(relevant)
-    if outcome == "pass" and code == "no_yardstick":
+    if outcome == "pass" and code == "no_reference":
         return _Finding("unknown", f"it works with {len(relevant)} partners; {relevant[0].reason}", FIX_MORE, code)
     if outcome != "pass" and relevant:
         reason = f"{reason}; {relevant[0].reason}"

@@ -8,18 +8,16 @@ unknown  a host was lost, runs a job or could not start; or the run hung or was 
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.bench.fabric.bisection import Answer
-from primus_bootstrap.bench.results.host_answers import StepOutput
+from primus_bootstrap.bench.results.group_records import GroupAnswer, GroupRunResult
 from primus_bootstrap.bench.results.reader import parse_lines
-from primus_bootstrap.core.structured import readable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from primus_bootstrap.bench.results.group_records import Answer, GroupRun
+    from primus_bootstrap.bench.results.host_answers import StepOutput
     from primus_bootstrap.bench.results.reader import Result
 
 METRIC = "bus_gb_per_s"
@@ -32,45 +30,6 @@ _EXITS_KILLED = (*(128 + number for number in (signal.SIGTERM, signal.SIGKILL)),
 # Messages of torch when another program uses the master port.
 _PORT_IN_USE = ("EADDRINUSE", "address already in use")
 _MAX_PRINTED_CHARS = 200
-
-
-@readable
-@dataclass(frozen=True, slots=True)
-class GroupRun:
-    """Hosts that run a step together, in the order of their ranks; `step` is its number in the tier."""
-
-    step: int
-    hosts: tuple[str, ...]
-
-
-@readable
-@dataclass(frozen=True, slots=True)
-class GroupAnswer:
-    """A host's answer to its part of a group run."""
-
-    number: int = 0  # number of the round
-    started: bool = False  # whether the part started
-    absent: str = ""  # why it did not start
-    step: StepOutput | None = None  # its output
-    cut: str = ""  # why there is no output although it started
-
-
-@readable
-@dataclass(frozen=True, slots=True)
-class GroupRunResult:
-    """A finished group run."""
-
-    step: int  # number of the step in the tier
-    hosts: tuple[str, ...]  # the group, in the order of the ranks
-    answer: Answer  # whether it passed
-    reason: str = ""  # why it did not pass
-    lines: tuple[str, ...] = ()  # result lines with the bus bandwidth
-    starts: Mapping[str, float] = field(default_factory=dict)  # start time by each host's own clock (seconds since the epoch)
-    seconds: float = 0.0  # duration
-
-    def results(self) -> tuple[Result, ...]:
-        """Return the bus bandwidths as results of the whole group."""
-        return parse_lines([line.encode() for line in self.lines], name=",".join(self.hosts)).results if self.lines else ()
 
 
 def evaluate_group_run(run: GroupRun, answers: Mapping[str, GroupAnswer]) -> GroupRunResult:

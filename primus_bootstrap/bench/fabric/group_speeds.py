@@ -20,11 +20,10 @@ from primus_bootstrap.bench.results.history import History
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from primus_bootstrap.bench.fabric.bisection import Answer
-    from primus_bootstrap.bench.fabric.group_runs import GroupRunResult
     from primus_bootstrap.bench.judging.floors import Floors
     from primus_bootstrap.bench.judging.judging_settings import JudgingSettings
-    from primus_bootstrap.bench.judging.reason_codes import Code
+    from primus_bootstrap.bench.reason_codes import Code
+    from primus_bootstrap.bench.results.group_records import Answer, GroupRunResult
     from primus_bootstrap.bench.results.reader import Result
 
 # Bus bandwidths of groups of any size are comparable with the same collective, data type and log2 of the message size. Rounding the
@@ -43,7 +42,7 @@ class GroupVerdict(NamedTuple):
 def evaluate_pairs(
     runs: Iterable[GroupRunResult], comparable: Callable[[tuple[str, ...]], str], floors: Floors, settings: JudgingSettings
 ) -> Mapping[tuple[str, ...], GroupVerdict]:
-    """Evaluate pairs by all their runs. A pair that works, but has nothing to compare with, passes with the code `no_yardstick`.
+    """Evaluate pairs by all their runs. A pair that works, but has nothing to compare with, passes with the code `no_reference`.
 
     Args:
         comparable: Returns the same text for pairs with the same models and the same kind of path.
@@ -104,7 +103,7 @@ def _pair_verdict(
     if not applied:
         too_few = f"{most} pairs are comparable, and {settings.minimum_hosts} are needed to evaluate their speed"
         notable = [result.reason for result in criteria if isinstance(result, NotApplicable) and result.notable]
-        return GroupVerdict("pass", notable[0] if notable else too_few, "no_yardstick")
+        return GroupVerdict("pass", notable[0] if notable else too_few, "no_reference")
     return GroupVerdict("pass")
 
 
@@ -128,7 +127,7 @@ def evaluate_group(run: GroupRunResult, medians: Mapping[Kind, float], settings:
             return GroupVerdict(
                 "fail", f"{kind[0]} {value:.4g} GB/s, less than {settings.group_share_percent:g} % of the pairs' {medians[kind]:.4g}"
             )
-    return GroupVerdict("pass", "" if comparable else "no pairs to compare its speed with", None if comparable else "no_yardstick")
+    return GroupVerdict("pass", "" if comparable else "no pairs to compare its speed with", None if comparable else "no_reference")
 
 
 def _bandwidths(run: GroupRunResult) -> list[tuple[Kind, float]]:

@@ -14,20 +14,20 @@ from typing import TYPE_CHECKING
 
 from primus_bootstrap.bench.fabric.bisection import bisect_fabric
 from primus_bootstrap.bench.fabric.fabric_verdicts import FIX_MORE, FIX_RERUN, FabricVerdicts, bisection_verdicts, pair_verdicts
-from primus_bootstrap.bench.fabric.group_runs import GroupRun, GroupRunResult
 from primus_bootstrap.bench.fabric.group_speeds import GroupVerdict, evaluate_group, evaluate_pairs, pair_medians, undecided_pairs
 from primus_bootstrap.bench.fabric.pair_rounds import chosen_rounds, round_robin
+from primus_bootstrap.bench.results.group_records import GroupRun, GroupRunResult
 from primus_bootstrap.core.verdicts import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from primus_bootstrap.bench.fabric.bisection import Answer
     from primus_bootstrap.bench.fabric.pair_rounds import Pair
     from primus_bootstrap.bench.judging.floors import Floors
     from primus_bootstrap.bench.judging.judging_settings import JudgingSettings
-    from primus_bootstrap.bench.judging.reason_codes import Code
     from primus_bootstrap.bench.quarantine.policy import Step
+    from primus_bootstrap.bench.reason_codes import Code
+    from primus_bootstrap.bench.results.group_records import Answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +228,7 @@ def _with_unknown_speed(result: FabricVerdicts, runs: int) -> FabricVerdicts:
         if verdict.verdict == "pass":
             reason = f"it works with the others ({runs} runs); there are too few pairs to compare its speed with"
             verdicts.append(replace(verdict, verdict="unknown", found="", reason=reason, fix=FIX_MORE))
-            codes[verdicts[-1]] = "no_yardstick"
+            codes[verdicts[-1]] = "no_reference"
         else:
             verdicts.append(verdict)
     return FabricVerdicts(tuple(verdicts), codes)

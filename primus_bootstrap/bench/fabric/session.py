@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap.bench.fabric.fabric_verdicts import FabricVerdicts
-from primus_bootstrap.bench.fabric.group_runs import GroupAnswer, busy_reason, evaluate_group_run
+from primus_bootstrap.bench.fabric.group_runs import busy_reason, evaluate_group_run
 from primus_bootstrap.bench.fabric.schedule import FabricSchedule, absent_verdict, evaluate_fabric, find_locations, next_runs
-from primus_bootstrap.bench.fabric.state import FabricState
 from primus_bootstrap.bench.judging.evaluation import BenchedFleet, CollectedResults, collect, evaluate_hosts, relevant_verdicts
 from primus_bootstrap.bench.judging.floors import load_floors
 from primus_bootstrap.bench.judging.judging_settings import JudgingSettings
 from primus_bootstrap.bench.judging.verdicts import worst_of
+from primus_bootstrap.bench.results.group_records import FabricState, GroupAnswer
 from primus_bootstrap.bench.results.step_commands import NO_TIER, group_command, read_policy
 
 if TYPE_CHECKING:

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from primus_bootstrap.bench.judging.floors import Floor
     from primus_bootstrap.bench.judging.judging_settings import JudgingSettings
-    from primus_bootstrap.bench.judging.reason_codes import Code
     from primus_bootstrap.bench.judging.samples import DeviceId, GroupKey, Sample
+    from primus_bootstrap.bench.reason_codes import Code
     from primus_bootstrap.bench.results.history import History
     from primus_bootstrap.core.verdicts import Outcome
 

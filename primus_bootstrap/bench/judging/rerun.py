@@ -29,12 +29,11 @@ class RerunRequest:
 
 @dataclass(frozen=True, slots=True)
 class Rerun:
-    """A benchmark to run again on a host; `repeats` is for each series, `round` counts from 1."""
+    """A benchmark to run again on a host; `repeats` is for each series."""
 
     host: str
     benchmark: str
     repeats: int
-    round: int
     reason: str
 
 
@@ -47,7 +46,7 @@ def plan_reruns(requests: Iterable[RerunRequest], settings: JudgingSettings, *, 
         key = request.host, request.benchmark
         repeats = _more_repeats(request, settings)
         if key not in reruns or repeats > reruns[key].repeats:
-            reruns[key] = Rerun(request.host, request.benchmark, repeats, rounds_done + 1, request.reason)
+            reruns[key] = Rerun(request.host, request.benchmark, repeats, request.reason)
     return tuple(reruns.values())
 
 

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from primus_bootstrap.bench.judging.criteria import Criterion
     from primus_bootstrap.bench.judging.floors import Floor, Floors
-    from primus_bootstrap.bench.judging.reason_codes import Code
     from primus_bootstrap.bench.judging.samples import GroupKey, Sample, SampleSet
+    from primus_bootstrap.bench.reason_codes import Code
     from primus_bootstrap.bench.results.history import History
     from primus_bootstrap.bench.results.reader import Result
 
@@ -175,7 +175,7 @@ class _Evaluation:
             seconds=sample.seconds,
         )
         self.verdicts.append(verdict)
-        code: Code | None = decisive.code if decisive else "no_yardstick"
+        code: Code | None = decisive.code if decisive else "no_reference"
         if outcome == "unknown" and code and not few:
             self.codes[verdict] = code
         return outcome

@@ -14,9 +14,9 @@ from primus_bootstrap.bench.quarantine.decisions import LEAVE, Breaker, Decision
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from primus_bootstrap.bench.judging.reason_codes import Code
     from primus_bootstrap.bench.quarantine.decisions import HostState, QuarantineRecord
     from primus_bootstrap.bench.quarantine.policy import Policy, Tier
+    from primus_bootstrap.bench.reason_codes import Code
     from primus_bootstrap.core.verdicts import Verdict
 
 _MAX_NAMES = 3

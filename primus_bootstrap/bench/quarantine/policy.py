@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, get_args
 
 import yaml
 
-from primus_bootstrap.bench.judging.reason_codes import Code
+from primus_bootstrap.bench.reason_codes import Code
 from primus_bootstrap.core.errors import InventoryError, Problem
 from primus_bootstrap.core.structured import NOT_EMPTY, Constraint, InvalidDataError, Issue, at_least, read, readable
 from primus_bootstrap.core.suggestions import did_you_mean

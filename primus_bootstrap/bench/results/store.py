@@ -20,9 +20,8 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from primus_bootstrap.bench.fabric.group_runs import GroupAnswer, GroupRunResult
-from primus_bootstrap.bench.fabric.state import FabricState
 from primus_bootstrap.bench.quarantine.decisions import Breaker, parse_breaker
+from primus_bootstrap.bench.results.group_records import FabricState, GroupAnswer, GroupRunResult
 from primus_bootstrap.bench.results.history import History, append_history, read_history
 from primus_bootstrap.bench.results.host_answers import HostAnswers, parse_answers
 from primus_bootstrap.bench.results.step_commands import NO_TIER, read_policy

@@ -5,13 +5,12 @@ The codes are a mapping beside the verdicts, because programs on the hosts share
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Literal
 
-# no_yardstick: measured, but there is nothing to compare with: no floor for the model, too few or too different peers, no history
+# no_reference: measured, but there is nothing to compare with: no floor for the model, too few or too different peers, no history
 # noise:        measured, but the uncertainty is larger than the difference
 # shared:       measured, but most hosts deviate in the same way, so the cause is probably shared
 # suspect:      this host or path is part of a fault; which part is at fault is not proved
 # unsteady:     a run with this host failed once and passed another time, and the cause was not found
 # large:        groups of this many hosts fail, whichever hosts are in them
-Code = Literal["no_yardstick", "noise", "shared", "suspect", "unsteady", "large"]
-CODES: tuple[Code, ...] = get_args(Code)
+Code = Literal["no_reference", "noise", "shared", "suspect", "unsteady", "large"]
