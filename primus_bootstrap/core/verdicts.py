@@ -1,7 +1,7 @@
 """The verdict record: the one format in which every check reports its result.
 
-Programs write `{"verdicts": [record, ...]}`, and everything that evaluates results reads only this. A time-out, a missing
-file or a failed query gives `unknown`, never `pass` or `fail`. Python 3.9, standard library only: checks on nodes use it too.
+Programs write `{"verdicts": [record, ...]}`. A time-out, a missing file or a failed query gives `unknown`, never `pass` or `fail`.
+Python 3.9, standard library only: checks on nodes use it too.
 """
 
 from __future__ import annotations

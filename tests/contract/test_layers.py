@@ -1,16 +1,24 @@
-"""The import-linter contracts hold, and each of them detects a violation."""
+"""The import-linter contracts hold, and each of them detects a violation. What import-linter cannot express is tested here."""
 
 from __future__ import annotations
 
+import ast
 import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "primus_bootstrap"
+# Modules outside `cli` that run as a process of their own on the controller.
+PROGRAMS = {"primus_bootstrap/engine/shim.py", "primus_bootstrap/fleet/worker.py"}
 
 VIOLATIONS = [
     pytest.param("primus_bootstrap/inventory/cluster.py", "import primus_bootstrap.engine.plan_values", "Layers of the package", id="up"),
@@ -23,9 +31,11 @@ VIOLATIONS = [
     pytest.param(
         "primus_bootstrap/inventory/source/yaml_values.py",
         "if TYPE_CHECKING:\n    from primus_bootstrap.inventory.source.source_map import SourceMap",
-        "No import cycles in inventory",
+        "No import cycles",
         id="cycle",
     ),
+    pytest.param("primus_bootstrap/lab/lab_values.py", "import primus_bootstrap.lab.up", "No import cycles", id="cycle-lab"),
+    pytest.param("primus_bootstrap/bench/results/reader.py", "import primus_bootstrap.bench.judging.floors", "Layers of bench", id="bench"),
     pytest.param("primus_bootstrap/bench/results/reader.py", "import primus_bootstrap.engine.plan", "Layers of the package", id="sideways"),
     pytest.param("primus_bootstrap/engine/events.py", "import primus_bootstrap.engine.run", "Layers of the engine", id="engine"),
     pytest.param("primus_bootstrap/bundle/apt.py", "import primus_bootstrap.lab.apt_settings", "Layers of the package", id="bundle"),
@@ -85,3 +95,48 @@ def test_only_the_view_loads_an_inventory_with_ansible() -> None:
     }
 
     assert importers == {"primus_bootstrap/inventory/ansible/view.py"}
+
+
+def _imports(path: Path) -> Iterator[str]:
+    """Yield the names of the modules that a file imports."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{path}: relative import"
+            yield node.module or ""
+
+
+def _importers(folder: Path, allowed: set[str]) -> set[str]:
+    """Return the files of a folder that import a top-level package which is not allowed, with its name."""
+    return {
+        f"{path.relative_to(ROOT)}: {name}" for path in folder.rglob("*.py") for name in _imports(path) if name.split(".")[0] not in allowed
+    }
+
+
+def test_programs_on_nodes_need_only_python_and_pyyaml() -> None:
+    """Nodes have no other packages; `core` does without PyYAML, too."""
+    python = {*sys.stdlib_module_names, "primus_bootstrap"}
+
+    assert _importers(PACKAGE / "core", python) == set()
+    assert _importers(PACKAGE / "launch", {*python, "yaml"}) == set()
+
+
+def test_workloads_and_the_package_do_not_import_each_other() -> None:
+    """GPU hosts run the workloads without this package, and the controller has no torch."""
+    assert _importers(ROOT / "workloads", {*sys.stdlib_module_names, "workloads", "torch", "yaml"}) == set()
+    assert {path for path in PACKAGE.rglob("*.py") for name in _imports(path) if name.split(".")[0] == "workloads"} == set()
+
+
+def _talks(node: ast.AST) -> bool:
+    """Return whether a node prints, prompts or exits."""
+    text = ast.unparse(node) if isinstance(node, (ast.Name, ast.Attribute)) else ""
+    return text in {"print", "input", "getpass.getpass", "sys.exit", "sys.stdout", "SystemExit"}
+
+
+def test_only_the_command_line_prints_prompts_and_exits() -> None:
+    """On the controller; `launch` runs on nodes, where it is the command line."""
+    files = {path for path in PACKAGE.rglob("*.py") if path.relative_to(PACKAGE).parts[0] not in ("cli", "launch")}
+    found = {str(path.relative_to(ROOT)) for path in files if any(map(_talks, ast.walk(ast.parse(path.read_text(encoding="utf-8")))))}
+
+    assert found == PROGRAMS
