@@ -12,6 +12,7 @@ _PROGRAMS = {
     "rank": "ranks.rank",
     "bind": "detect.numa",
     "run-hook": "hooks.hook_runner",
+    "run-plugin": "plugins.program",
     "preflight": "checks.preflight",
     "watch": "watch.watch_program",
     "broker": "watch.broker",

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from primus_bootstrap.core.errors import UsageError
-from primus_bootstrap.launch.hooks.discovery import find_hooks
+from primus_bootstrap.launch.hooks.discovery import find_hooks, unnumbered_files
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to have files of two accounts")
 
@@ -52,6 +52,34 @@ def test_general_hooks_run_first_then_by_name(tmp_path: Path) -> None:
         ("on_failure", "project", "hooks/train/pretrain/on_failure/10_f.sh"),
     ]
     assert steps[0].origin == "built-in"
+
+
+def test_hooks_run_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    """2 comes before 10, with and without leading zeros, in both layouts together."""
+    hooks = tmp_path / "hooks/train/pretrain"
+    names = ("10_last.sh", "2_b.sh", "01_check_environment.sh", "before/03_setup_monitoring.sh", "1_z.py", "02_a.sh")
+    for name in names:
+        (hooks / name).parent.mkdir(parents=True, exist_ok=True)
+        (hooks / name).write_text("")
+
+    assert [name for name, _ in found(tmp_path)] == [
+        "01_check_environment.sh",
+        "1_z.py",
+        "02_a.sh",
+        "2_b.sh",
+        "03_setup_monitoring.sh",
+        "10_last.sh",
+    ]
+
+
+def test_scripts_without_a_number_are_reported(tmp_path: Path) -> None:
+    """In the folder of the task, once for each; modules that start with _ are for the others."""
+    hooks = tmp_path / "hooks/train/pretrain"
+    hooks.mkdir(parents=True)
+    for name in ("prepare.sh", "10_x.sh", "10-y.sh", "_shared.py", "notes.txt"):
+        (hooks / name).write_text("")
+
+    assert unnumbered_files("train/pretrain", tmp_path, [str(tmp_path / "hooks")]) == (str(hooks / "10-y.sh"), str(hooks / "prepare.sh"))
 
 
 def test_a_missing_folder_of_hooks_is_an_error(tmp_path: Path) -> None:

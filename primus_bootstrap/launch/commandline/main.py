@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import primus_bootstrap
 from primus_bootstrap.core.errors import PrimusError, UsageError
 from primus_bootstrap.core.suggestions import did_you_mean
-from primus_bootstrap.launch.commandline import parser, usage
-from primus_bootstrap.launch.commandline.layered_settings import Given, Settings, SettingsFiles, find_files, resolve, working_folder
+from primus_bootstrap.launch.commandline import parser, replay_option, usage
+from primus_bootstrap.launch.commandline.layered_settings import Settings, SettingsFiles, find_files, resolve, working_folder
 from primus_bootstrap.launch.runtimes.direct_plan import LaunchRequest
 
 if TYPE_CHECKING:
@@ -62,9 +62,12 @@ def _run(words: tuple[str, ...]) -> int:
     if "--help" in line.given or not words:
         sys.stdout.write(usage.text(line))
         return 0
+    if line.replay and (line.words or line.runtimes):
+        raise UsageError("--replay takes the command from the snapshot", fix="remove the runtime and the task after --replay RUN_FOLDER")
+    options = words[: len(words) - len(line.words)]  # everything before the task
+    line = replay_option.moved_to_options(line)
     if line.replay:
-        line, words, flags = _replayed(line)
-        line = replace(line, flags=(*line.flags, *flags))
+        line, words = _replayed(line, options)
     if not line.runtimes:
         return _verb(line)
     return _launch(line, LaunchRequest(line.words, words, _settings(line), dict(os.environ), working_folder()))
@@ -82,12 +85,13 @@ def _launch(line: CommandLine, request: LaunchRequest) -> int:
     return int(runtime.run(plan, request))
 
 
-def _replayed(line: CommandLine) -> tuple[CommandLine, tuple[str, ...], tuple[Given, ...]]:
-    """Restore the folder and environment of a snapshot; return its command line, words and settings."""
+def _replayed(line: CommandLine, options: tuple[str, ...]) -> tuple[CommandLine, tuple[str, ...]]:
+    """Restore the folder and environment of a snapshot; return its command line, with its settings as flags, and its words.
+
+    A runtime and a task that were typed with --replay are kept; the task's arguments are those of the snapshot.
+    """
     from primus_bootstrap.launch.snapshot import replay  # noqa: PLC0415 - needed by few runs
 
-    if line.words or line.runtimes:
-        raise UsageError("--replay takes the command from the snapshot", fix="remove the runtime and the task after --replay RUN_FOLDER")
     restored = replay.load(Path(line.replay))
     folder = str(Path(line.replay).absolute())
     for note in restored.notes:
@@ -106,11 +110,14 @@ def _replayed(line: CommandLine) -> tuple[CommandLine, tuple[str, ...], tuple[Gi
     os.environ["PRIMUS_REPLAY"] = folder
     os.environ["PRIMUS_REPLAY_STRICT"] = "1" if "--strict" in line.given else "0"
     replayed = parser.parse(restored.command, os.environ, replayed=True)
+    if line.runtimes:
+        again = replay_option.with_task_of(line, replayed)
+        return replace(again, flags=(*replay_option.settings(restored.settings, line.runtimes), *line.flags)), (*options, *replayed.words)
     if replayed.config and not Path(replayed.config).is_file():
         sys.stderr.write(f"primus-cli: {replayed.config} no longer exists; its settings are taken from the snapshot\n")
         replayed = replace(replayed, config="")
-    flags = (*(Given(path, value, "replay", replaces=True) for path, value in restored.settings.items()), *line.flags)
-    return replace(replayed, given=replayed.given | line.given), tuple(restored.command), flags
+    flags = (*replayed.flags, *replay_option.settings(restored.settings, replayed.runtimes), *line.flags)
+    return replace(replayed, given=replayed.given | line.given, flags=flags), tuple(restored.command)
 
 
 def _verb(line: CommandLine) -> int:
@@ -124,8 +131,7 @@ def _verb(line: CommandLine) -> int:
     if verb == "config":
         return usage.config_show(rest, _settings(line))
     if verb == "tasks":
-        sys.stdout.write(usage.task_table())
-        return 0
+        return usage.print_tasks(rest, _settings(line), working_folder())
     if verb == "snapshot":
         if rest[:1] != ["diff"]:
             raise UsageError(f"snapshot: unknown verb: {' '.join(rest) or '(none)'}", fix="primus-cli snapshot diff A B")

@@ -11,13 +11,16 @@ from primus_bootstrap.core.errors import UsageError
 from primus_bootstrap.launch import masking
 from primus_bootstrap.launch.commandline.layered_settings import in_schema_order, schema
 from primus_bootstrap.launch.commandline.parser import flags_of
+from primus_bootstrap.launch.plugins.discovery import plugin_tasks, sources
 from primus_bootstrap.launch.tasks import all_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from primus_bootstrap.launch.commandline.layered_settings import Key, Setting, Settings
     from primus_bootstrap.launch.commandline.parser import CommandLine
+    from primus_bootstrap.launch.tasks import Task
 
 _WIDTH = 110
 _GENERAL = """\
@@ -29,6 +32,7 @@ primus-cli [--config FILE] [--output DIR] [--debug] [--dry-run] <runtime> [optio
   primus-cli slurm srun -N 8 -- container --image IMAGE -- train pretrain ...
 
   primus-cli --replay RUN_FOLDER [--strict]      repeat a run from its snapshot
+  primus-cli direct -- train pretrain --replay RUN_FOLDER [--strict]    the same, with the runtime that you name
   primus-cli snapshot diff A B                   print the differences between two runs
   primus-cli diagnose RUN_FOLDER                 print why a run ended
   primus-cli preflight [--list] [--json]         check this machine; changes nothing
@@ -37,7 +41,7 @@ primus-cli [--config FILE] [--output DIR] [--debug] [--dry-run] <runtime> [optio
   primus-cli env export [--gpu MODEL]            print the same variables as lines for a shell
   primus-cli verify-env [--json]                 check that this host's profile is in effect
   primus-cli host-env [--check] [--json]         write this host's profile (as root); --check changes nothing
-  primus-cli tasks                               print every task with its arguments
+  primus-cli tasks [--plugin FILE]               print every task with its arguments, those of your plug-ins included
   primus-cli VERB --help                         print the options of one verb
 
 --dry-run prints the plan with secrets masked and starts nothing.
@@ -71,9 +75,10 @@ primus-cli snapshot diff RUN_FOLDER RUN_FOLDER [--json]
 Print the differences between the snapshots of two runs. Exit code 0: no difference, 1: at least one difference.
 """,
     "tasks": """\
-primus-cli tasks
+primus-cli tasks [--plugin FILE]...
 
-Print every task with a description and its arguments.
+Print every task with a description and its arguments: the built-in ones, and those of ./primus_plugins, the setting direct.plugin and
+--plugin, each a .py file or a folder.
 """,
 }
 _SLURM = """\
@@ -94,9 +99,26 @@ def text(line: CommandLine) -> str:
     return _GENERAL + "\nTasks:\n" + task_table()
 
 
-def task_table() -> str:
+def task_table(plugins: Sequence[Task] = ()) -> str:
     """Return every task with its description and arguments."""
-    return "".join(f"  {task.name:16} {task.meaning}\n{'':19}{task.usage}\n" for task in all_tasks().values())
+    return "".join(f"  {task.name:16} {task.meaning}\n{'':19}{task.usage}\n" for task in all_tasks(plugins).values())
+
+
+def print_tasks(words: Sequence[str], settings: Settings, cwd: Path) -> int:
+    """Run `tasks`: print every task, those of plug-ins included; return the exit code.
+
+    Raises:
+        UsageError: An option is unknown, or a plug-in is wrong.
+    """
+    given = list(settings["direct.plugin"])
+    rest = list(words)
+    while rest:
+        name, equals, value = rest.pop(0).partition("=")
+        if name != "--plugin" or not (equals or rest):
+            raise UsageError(f"tasks: unexpected {name}", fix="primus-cli tasks [--plugin FILE]...")
+        given.append(value if equals else rest.pop(0))
+    sys.stdout.write(task_table(plugin_tasks(sources(given, cwd))))
+    return 0
 
 
 def _flags(key: Key) -> list[str]:

@@ -6,18 +6,20 @@
     hooks/train/pretrain/before/NN_x.sh before `train pretrain`, too
     hooks/train/pretrain/after/NN_x.sh  after `train pretrain`; likewise on_failure/
 
-Order: built-in, ./hooks, each --hooks folder. Within a source, upper folders come first; within a folder, files run by name.
+Order: built-in, ./hooks, each --hooks folder. Within a source, upper folders come first; within a folder, files run by their numbers
+(2_x before 10_x), then by name.
 """
 
 from __future__ import annotations
 
-import os
 import re
 import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap.core.errors import UsageError
+from primus_bootstrap.launch.detect.nics import natural
+from primus_bootstrap.launch.runtimes.file_owner import check_owner
 from primus_bootstrap.launch.runtimes.run_plan import PlannedStep
 from primus_bootstrap.launch.runtimes.self_exec import archive, unpack_resource
 
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 BEFORE, AFTER, ON_FAILURE = "before", "after", "on_failure"
 PHASES = (BEFORE, AFTER, ON_FAILURE)
 _NAME = re.compile(r"\d+_.*\.(sh|py)")
+_SCRIPT = re.compile(r"[^_.].*\.(sh|py)")
 _BUILT_IN = "primus_bootstrap/launch/data/hooks/"
 
 
@@ -58,23 +61,24 @@ def find_hooks(task_folder: str, project: Path, folders: Sequence[str], run_dir:
         for relative in _in_folder(folder, level, phase)
     )
     for path in (Path(step.path) for step in found if step.origin == "project"):
-        _check_owner(path, project_hooks)
+        check_owner(path, project_hooks, "its hooks are not run", "--hooks")
     return found
 
 
-def _check_owner(path: Path, hooks: Path) -> None:
-    """Raise if another account owns a hook, or a folder from `hooks` down to it: that account could run code as this one."""
-    for checked in (path, *(parent for parent in path.parents if parent == hooks or hooks in parent.parents)):
-        for status in (checked.lstat(), checked.stat()):
-            if status.st_uid not in (0, os.geteuid()):
-                raise UsageError(
-                    f"{checked}: owned by another account (uid {status.st_uid}); its hooks are not run",
-                    fix=f"remove it, change to another folder, or, if you trust the folder, pass --hooks {hooks}",
-                )
+def unnumbered_files(task_folder: str, project: Path, folders: Sequence[str]) -> tuple[str, ...]:
+    """Return the scripts in a task's folder, such as hooks/train/pretrain, that do not run because their names have no number."""
+    sources = dict.fromkeys([project / "hooks", *(Path(name).absolute() for name in folders)])
+    return tuple(
+        str(entry)
+        for source in sources
+        if (source / task_folder).is_dir()
+        for entry in sorted((source / task_folder).iterdir())
+        if entry.is_file() and _SCRIPT.fullmatch(entry.name) and not _NAME.fullmatch(entry.name)
+    )
 
 
 def _in_folder(source: Any, level: Sequence[str], phase: str) -> Iterator[str]:
-    """Yield the hooks of a phase as paths relative to the folder of a level, by name."""
+    """Yield the hooks of a phase as paths relative to the folder of a level, by number and name."""
     folder = source
     for part in level:
         folder = folder / part
@@ -86,7 +90,7 @@ def _in_folder(source: Any, level: Sequence[str], phase: str) -> Iterator[str]:
         for entry in candidate.iterdir()
         if entry.is_file() and _NAME.fullmatch(entry.name)
     ]
-    yield from (relative for _, relative in sorted(found))
+    yield from (relative for _, relative in sorted(found, key=lambda item: (natural(item[0]), item)))
 
 
 def unpack_built_in(run_dir: Path) -> None:

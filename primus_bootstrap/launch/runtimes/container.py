@@ -15,7 +15,7 @@ from primus_bootstrap.core.commands import run_command
 from primus_bootstrap.core.errors import PlanError, UsageError
 from primus_bootstrap.launch.commandline.layered_settings import in_schema_order, schema
 from primus_bootstrap.launch.detect import host_profile
-from primus_bootstrap.launch.runtimes import container_devices, container_limits, forwarded_settings
+from primus_bootstrap.launch.runtimes import container_devices, container_limits, forwarded_plugins, forwarded_settings
 from primus_bootstrap.launch.runtimes.direct_plan import chosen_task, run_folder
 from primus_bootstrap.launch.runtimes.run_folder import make_run_folder, preparing
 from primus_bootstrap.launch.runtimes.run_plan import RUN, USER, Plan, Variable
@@ -92,7 +92,8 @@ def inner_words(request: LaunchRequest, run_dir: str) -> tuple[str, ...]:
     """Return the command line of the direct run in the container."""
     python = request.settings["direct.python"]
     inside = {} if request.settings.origin("direct.python") != "built-in" else {"python": request.settings["container.python"]}
-    return ("direct", f"--output={run_dir}", *forwarded_settings.flags(request, "direct", **(inside or {"python": python})))
+    replaced = {**(inside or {"python": python}), **forwarded_plugins.setting(request, run_dir)}
+    return ("direct", f"--output={run_dir}", *forwarded_settings.flags(request, "direct", **replaced))
 
 
 def _engine(request: LaunchRequest) -> str:
@@ -129,8 +130,9 @@ def mounts(request: LaunchRequest, run_dir: str) -> Iterator[str]:
     if _SITE_FOLDER.is_dir():
         built_in.append(f"{_SITE_FOLDER}:{_SITE_FOLDER}:ro")
     files = [*settings["direct.patch"], *([settings["direct.script"]] if settings["direct.script"] else [])]
+    replayed = [request.environment["PRIMUS_REPLAY"]] if request.environment.get("PRIMUS_REPLAY") else []
     outside = {(request.cwd / name).resolve().parent for name in files} | {
-        (request.cwd / name).resolve() for name in settings["direct.hooks"]
+        (request.cwd / name).resolve() for name in (*settings["direct.hooks"], *replayed)
     }
     built_in += [f"{folder}:{folder}:ro" for folder in sorted(outside) if request.cwd not in (folder, *folder.parents)]
     mounted: set[str] = set()

@@ -14,17 +14,20 @@ from typing import TYPE_CHECKING
 from primus_bootstrap.core.errors import PlanError, UsageError
 from primus_bootstrap.launch.commandline.layered_settings import in_schema_order
 from primus_bootstrap.launch.detect import host_profile, numa
-from primus_bootstrap.launch.hooks.discovery import BEFORE, find_hooks
+from primus_bootstrap.launch.hooks.discovery import BEFORE, find_hooks, unnumbered_files
+from primus_bootstrap.launch.plugins.discovery import files_of_task, plugin_tasks, sources
 from primus_bootstrap.launch.ranks import rank
 from primus_bootstrap.launch.runtimes.run_plan import PROFILE, RUN, USER, Plan, PlannedStep, Variable
 from primus_bootstrap.launch.runtimes.self_exec import own_command, workloads_folder
 from primus_bootstrap.launch.runtimes.topology import Topology, make_topology
+from primus_bootstrap.launch.snapshot import restored_files
 from primus_bootstrap.launch.tasks import HERE, PYTHON, Program, Request, Task, find_task
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from primus_bootstrap.launch.commandline.layered_settings import Settings
+    from primus_bootstrap.launch.plugins.discovery import PluginFile
 
 SCRIPT = "script"
 
@@ -52,13 +55,41 @@ def chosen_task(request: LaunchRequest) -> tuple[Task, tuple[str, ...]]:
     """Return the task and its arguments; --script makes a task of that program."""
     script = request.settings["direct.script"]
     if not script:
-        return find_task(request.words)
+        return find_task(request.words, plugin_tasks(_plugin_sources(request)))
     path = (request.cwd / script).resolve()
     if not path.is_file():
         raise UsageError(f"--script {script}: file not found", fix="give the path of a .py file or of an executable")
     if path.suffix != ".py" and not os.access(path, os.X_OK):
         raise UsageError(f"--script {script} is neither a .py file nor executable", fix=f"chmod +x {script}")
     return Task(SCRIPT, "", "", program=lambda task_request: Program((str(path),), task_request.arguments)), request.words
+
+
+def _plugin_sources(request: LaunchRequest) -> tuple[Path, ...]:
+    """Return the files and folders with plug-ins: those of the project and --plugin, or the one of the run that is replayed."""
+    replayed = request.environment.get("PRIMUS_REPLAY")
+    if replayed:
+        return tuple(item.path for item in restored_files.restore(Path(replayed)).plugins[:1])
+    return sources(request.settings["direct.plugin"], request.cwd)
+
+
+def plugins_of(request: LaunchRequest, task: Task) -> tuple[PluginFile, ...]:
+    """Return the files of the plug-in that defines a task, its own file first; none if the task is not from a plug-in."""
+    if not task.source:
+        return ()
+    replayed = request.environment.get("PRIMUS_REPLAY")
+    if replayed:
+        return restored_files.restore(Path(replayed)).plugins
+    return files_of_task(task, _plugin_sources(request))
+
+
+def _planned_steps(request: LaunchRequest, task: Task, run_dir: Path) -> tuple[tuple[PlannedStep, ...], tuple[PlannedStep, ...]]:
+    """Return the hooks and the patches; a replay has those of the original run."""
+    replayed = request.environment.get("PRIMUS_REPLAY")
+    if replayed:
+        restored = restored_files.restore(Path(replayed))
+        return restored.hooks, restored.patches
+    hooks = find_hooks(task.hook_folder, request.cwd, request.settings["direct.hooks"], run_dir)
+    return hooks, tuple(_patch(request.cwd, name) for name in request.settings["direct.patch"])
 
 
 def make_plan(request: LaunchRequest) -> Plan:
@@ -81,13 +112,13 @@ def make_plan(request: LaunchRequest) -> Plan:
     if python is None:
         fix = "pass --venv or --python with the Python that has torch"
         raise PlanError(f"{settings['direct.python']} is not on the PATH", fix=fix)
-    hooks = find_hooks(task.hook_folder, request.cwd, settings["direct.hooks"], run_dir)
+    hooks, patches = _planned_steps(request, task, run_dir)
     task_request = Request(
         arguments,
         python,
         lambda: workloads_folder(settings["direct.workloads"], request.environment),
         cwd=request.cwd,
-        prepared=bool(settings["direct.patch"]) or any(hook.phase == BEFORE and hook.origin != "built-in" for hook in hooks),
+        prepared=bool(patches) or any(hook.phase == BEFORE and hook.origin != "built-in" for hook in hooks),
     )
     program = task.program(task_request) if task.program else Program(())
     if task.launcher == PYTHON:
@@ -109,7 +140,8 @@ def make_plan(request: LaunchRequest) -> Plan:
         topology=topology,
         settings=tuple(item for item in in_schema_order(settings) if not item.path.startswith(("container.", "slurm."))),
         hooks=hooks,
-        patches=tuple(_patch(request.cwd, name) for name in settings["direct.patch"]),
+        patches=patches,
+        plugins=plugins_of(request, task),
     )
     return replace(plan, notes=_notes(request, task, binding=binding))
 
@@ -223,6 +255,9 @@ def _notes(request: LaunchRequest, task: Task, *, binding: bool) -> tuple[str, .
     notes = ["each rank is bound to the CPUs and memory near its GPU"] if binding else []
     if request.environment.get("PRIMUS_SKIP_MAIN_LAUNCH", "0") not in ("", "0"):
         notes.append("PRIMUS_SKIP_MAIN_LAUNCH is set: only hooks and patches run, the program is not started")
+    if "PRIMUS_REPLAY" not in request.environment:
+        unnumbered = unnumbered_files(task.hook_folder, request.cwd, request.settings["direct.hooks"])
+        notes += [f"{path} is not run: the name of a hook starts with a number, as in 10_{Path(path).name}" for path in unnumbered]
     if task.launcher == HERE:
         notes.append("the task runs in this process; no run folder is created")
     return tuple(notes)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap.launch import masking, zipapp_file
 from primus_bootstrap.launch.commandline.layered_settings import BUILT_IN, PREFIX, schema
+from primus_bootstrap.launch.runtimes.forwarded_plugins import write_plugins
 from primus_bootstrap.launch.runtimes.self_exec import archive, workloads_folder
 
 if TYPE_CHECKING:
@@ -71,7 +72,8 @@ def portable_program(run_dir: str) -> Path:
 
 
 def write_portable_program(request: LaunchRequest, run_dir: str) -> None:
-    """Write a zipapp to the run folder if this program does not run from one."""
+    """Write the plug-in of the task to the run folder, and a zipapp if this program does not run from one."""
+    write_plugins(request, run_dir)
     if archive() is None:
         workloads = workloads_folder(request.settings["direct.workloads"], request.environment)
         zipapp_file.write_zipapp(portable_program(run_dir), workloads=workloads)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from primus_bootstrap.launch.commandline.layered_settings import Setting
+    from primus_bootstrap.launch.plugins.discovery import PluginFile
 
 SCHEMA = "primus.plan/1"
 # The origins of variables, weakest first.
@@ -58,6 +59,7 @@ class Plan:
     settings: tuple[Setting, ...] = ()
     hooks: tuple[PlannedStep, ...] = ()
     patches: tuple[PlannedStep, ...] = ()
+    plugins: tuple[PluginFile, ...] = ()  # the files of the plug-in that defines the task, its own file first
     files: tuple[tuple[str, str], ...] = ()  # path and content of files to write before the start
     notes: tuple[str, ...] = ()  # remarks for the user
 
@@ -96,6 +98,7 @@ class Plan:
         data["settings"] = {item.path: {"value": _setting(item, secrets, masked=masked), "origin": item.origin} for item in self.settings}
         data["hooks"] = [asdict(item) for item in self.hooks]
         data["patches"] = [asdict(item) for item in self.patches]
+        data["plugins"] = [{"path": str(item.path), "name": item.name} for item in self.plugins]
         data["files"] = {name: masking.mask_text(text, secrets) if masked else text for name, text in self.files}
         data["notes"] = list(self.notes)
         return data
@@ -105,6 +108,7 @@ class Plan:
         secrets = self.secrets()
         lines = [f"run      {self.task} ({self.runtime})", f"folder   {self.run_dir}"]
         lines += self._topology_lines()
+        lines += [f"plug-in  {item.path}" for item in self.plugins]
         lines += [f"hook     {step.phase}: {step.path} ({step.origin})" for step in self.hooks]
         lines += [f"patch    {step.path} ({step.origin})" for step in self.patches]
         for item in self.environment:

@@ -15,7 +15,7 @@ from primus_bootstrap.core import child_processes
 from primus_bootstrap.core.commands import Completed, run_command
 from primus_bootstrap.core.errors import PlanError, UsageError
 from primus_bootstrap.launch.commandline.layered_settings import in_schema_order
-from primus_bootstrap.launch.runtimes import container, forwarded_settings
+from primus_bootstrap.launch.runtimes import container, forwarded_plugins, forwarded_settings
 from primus_bootstrap.launch.runtimes.direct_plan import chosen_task, run_folder
 from primus_bootstrap.launch.runtimes.run_folder import make_run_folder, preparing, step_path
 from primus_bootstrap.launch.runtimes.run_plan import RUN, USER, Plan, Variable
@@ -87,7 +87,7 @@ def _inside(line: CommandLine, request: LaunchRequest, run_dir: str) -> tuple[tu
     """Return the options of pyxis for the step (none without pyxis), and the command that each node runs."""
     program = request.settings["slurm.program"]
     start = (*((program,) if program else ("python3", str(forwarded_settings.portable_program(run_dir)))), forwarded_settings.ONLY_FLAGS)
-    direct = forwarded_settings.flags(request, "direct", nodes_from="slurm")
+    direct = forwarded_settings.flags(request, "direct", nodes_from="slurm", **forwarded_plugins.setting(request, run_dir))
     entry = (
         "container"
         if "container" in line.runtimes or (len(line.runtimes) == 1 and request.settings["slurm.entry"] == "container")

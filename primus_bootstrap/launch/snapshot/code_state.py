@@ -89,7 +89,7 @@ def copy_files(words: Iterable[str], cwd: Path, secrets: Sequence[str]) -> tuple
     copies: dict[str, FileCopy] = {}
     for path in _named_files(words, cwd):
         if str(path) not in copies:
-            copies[str(path)] = _copy_file(path, f"{len(copies):02d}-{path.name}", secrets)
+            copies[str(path)] = copy_file(path, f"{len(copies):02d}-{path.name}", secrets)
     return tuple(copies.values())
 
 
@@ -146,7 +146,8 @@ def _named_files(words: Iterable[str], cwd: Path) -> Iterator[Path]:
                 continue  # the word is too long for a path
 
 
-def _copy_file(path: Path, name: str, secrets: Sequence[str]) -> FileCopy:
+def copy_file(path: Path, name: str, secrets: Sequence[str]) -> FileCopy:
+    """Return a copy of a file under another name."""
     size = path.stat().st_size
     if size > COPY_BYTES:
         return FileCopy(str(path), name, size, file_sha256(path))

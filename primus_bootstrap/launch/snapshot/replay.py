@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import primus_bootstrap
 from primus_bootstrap.core.errors import PlanError, UsageError
 from primus_bootstrap.launch import masking
-from primus_bootstrap.launch.snapshot import code_state, run_snapshot, snapshot_diff
+from primus_bootstrap.launch.snapshot import restored_files, run_snapshot, snapshot_diff
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -71,6 +71,7 @@ def load(folder: Path, current: Mapping[str, str] = os.environ) -> Replay:
 
     Raises:
         UsageError: There is no snapshot, or its command contains a masked secret.
+        PlanError: A hook, a patch or a plug-in of the run can be restored neither from its path nor from the snapshot.
     """
     snapshot = run_snapshot.find(folder)
     data = run_snapshot.read(snapshot, run_snapshot.MAIN)
@@ -78,6 +79,7 @@ def load(folder: Path, current: Mapping[str, str] = os.environ) -> Replay:
     settings, missing_in_settings = _settings(data["settings"], current)
     environment, missing = _environment(recorded, current)
     copies, notes = _changed_files(snapshot, data)
+    notes.extend(restored_files.restore(folder).notes)
     absent = sorted({*missing, *missing_in_settings})
     if absent:
         notes.append(f"these secrets are not in the snapshot and not set: {', '.join(absent)}; set them if the run needs them")
@@ -161,16 +163,13 @@ def _changed_files(snapshot: Path, data: Mapping[str, Any]) -> tuple[dict[str, s
     copies: dict[str, str] = {}
     notes: list[str] = []
     for item in data["files"]:
-        path = Path(item["path"])
-        if item["path"] not in named or (path.is_file() and code_state.file_sha256(path) == item["sha256"]):
+        if item["path"] not in named:
             continue
-        state = "has changed" if path.is_file() else "no longer exists"
-        copy = snapshot / run_snapshot.FILES / item["copy"]
-        if item["copy"] and not item["masked"] and copy.is_file():
-            copies[item["path"]] = str(copy.absolute())
-            notes.append(f"{path} {state}; the copy in the snapshot is used")
-        else:
-            notes.append(f"{path} {state}, and the snapshot has no complete copy of it")
+        source = restored_files.source(snapshot, item)
+        if source.note:
+            notes.append(source.note)
+        if source.path and str(source.path) != item["path"]:
+            copies[item["path"]] = str(source.path)
     return copies, notes
 
 

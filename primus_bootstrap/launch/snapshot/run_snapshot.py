@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from primus_bootstrap.launch.snapshot.code_state import FileCopy, Repository
 
 SCHEMA = "primus.snapshot/1"
-FOLDER, MAIN, ENVIRONMENT, FILES = "snapshot", "snapshot.json", "environment.json", "files"
+FOLDER, MAIN, ENVIRONMENT, FILES, PLUGINS = "snapshot", "snapshot.json", "environment.json", "files", "plugins"
 _EARLIER = "earlier"
 _GIVE_RUN_FOLDER = f"give a run folder that contains {FOLDER}/{MAIN}"
 _INCOMPLETE = "give the folder of a run with a complete snapshot"
@@ -140,7 +140,13 @@ def _secrets(plan: Plan) -> tuple[str, ...]:
 
 def _file_copies(plan: Plan, secrets: Sequence[str]) -> tuple[FileCopy, ...]:
     steps = [step.path for step in (*plan.hooks, *plan.patches)]
-    return code_state.copy_files((*plan.program[1:], *plan.program_arguments, *steps), Path(plan.cwd), secrets)
+    plugins = {str(item.path) for item in plan.plugins}
+    words = [word for word in (*plan.program[1:], *plan.program_arguments, *steps) if word not in plugins]
+    return (
+        *code_state.copy_files(words, Path(plan.cwd), secrets),
+        # The modules of a plug-in import each other, so their copies keep their names.
+        *(code_state.copy_file(item.path, f"{PLUGINS}/{item.name}", secrets) for item in plan.plugins),
+    )
 
 
 def _repositories(plan: Plan, secrets: Sequence[str]) -> tuple[Repository, ...]:

@@ -112,8 +112,11 @@ def with_original_names(run: Mapping[str, Any], snapshot: Path, original: Mappin
                 return before + str(path.relative_to(cwd) if cwd in path.parents else path)
         return word
 
-    files = [{**item, "path": names.get(item["path"], item["path"])} for item in run["files"]]
-    return {**run, "program_arguments": [original_word(word) for word in run["program_arguments"]], "files": files}
+    words = {name: [original_word(word) for word in run[name]] for name in ("program", "program_arguments")}
+    paths = {
+        name: [{**item, "path": names.get(item["path"], item["path"])} for item in run[name]] for name in ("hooks", "patches", "files")
+    }
+    return {**run, **words, **paths}
 
 
 def compare_code(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[Difference]:

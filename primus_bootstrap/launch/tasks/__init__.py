@@ -1,4 +1,7 @@
-"""The tasks that can follow `--`: each module of this package with `TASK = Task(...)`, and entry points in the group `primus_cli.tasks`."""
+"""The tasks that can follow `--`.
+
+They are each module of this package with `TASK = Task(...)`, entry points in the group `primus_cli.tasks`, and tasks of plug-ins.
+"""
 
 from __future__ import annotations
 
@@ -60,6 +63,7 @@ class Task:
     program: Callable[[Request], Program] | None = None  # returns the program to start
     run: Callable[[Sequence[str]], int] | None = None  # runs the task, for the launcher here
     added: Callable[[str, str], tuple[str, ...]] = field(default=key_value)  # converts a hook's `extra.a.b=V` to arguments
+    source: str = ""  # the file of the plug-in that defines it; empty for other tasks
 
     @property
     def hook_folder(self) -> str:
@@ -67,8 +71,8 @@ class Task:
         return self.name.replace(" ", "/")
 
 
-def all_tasks() -> Mapping[str, Task]:
-    """Return every task by name.
+def all_tasks(plugins: Sequence[Task] = ()) -> Mapping[str, Task]:
+    """Return every task by name, the given ones of plug-ins included.
 
     Raises:
         UsageError: Two tasks have the same name, or an entry point is not a Task.
@@ -86,6 +90,10 @@ def all_tasks() -> Mapping[str, Task]:
             fix = f"rename one of the tasks, or uninstall {point.value.partition('.')[0]}"
             raise UsageError(f"the entry point {point.name} of {GROUP} has the name of another task: {task.name}", fix=fix)
         found[task.name] = task
+    for task in plugins:
+        if task.name in found:
+            raise UsageError(f"{task.source}: primus-cli has a task {task.name} already", fix="give the task of the plug-in another name")
+        found[task.name] = task
     return found
 
 
@@ -96,13 +104,13 @@ def _entry_points() -> Sequence[metadata.EntryPoint]:
     return tuple(points.get(GROUP, ()))  # Python 3.9
 
 
-def find_task(words: Sequence[str]) -> tuple[Task, tuple[str, ...]]:
+def find_task(words: Sequence[str], plugins: Sequence[Task] = ()) -> tuple[Task, tuple[str, ...]]:
     """Return the task with the name in the first words, and the remaining words.
 
     Raises:
         UsageError: No task is given, or it does not exist.
     """
-    known = all_tasks()
+    known = all_tasks(plugins)
     for length in (2, 1):
         name = " ".join(words[:length])
         if len(words) >= length and name in known:
