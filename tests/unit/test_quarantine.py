@@ -336,6 +336,27 @@ def test_the_quarantine_of_a_host_that_does_not_answer_is_shown() -> None:
     assert (gpu2.quarantine, gpu2.health, gpu2.slurm, gpu2.slurm_reason) == (None, "pass", "idle", "")
 
 
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("5", "its answer is invalid: expected a mapping, found 5"),
+        ('{"quarantine": {}}', "its answer is invalid: health: missing"),
+        ('{"quarantine": {}, "health": {"verdict": "pass"}}', "its answer is invalid: health.reason: missing"),
+        ('{"quarantine": {"owner": "ada", "reason": "x", "time": "now"}, "health": 1}', "its answer is invalid: quarantine.time: expected"),
+        ("[" * 100_000, "it gave no answer"),
+    ],
+)
+def test_an_invalid_answer_hides_no_other_host(text: str, reason: str) -> None:
+    """A host with another version of the script is unknown, and the others are reported."""
+    good = json.dumps({"quarantine": {}, "health": {"verdict": "pass", "reason": ""}, "records": {}, "slurm": {}})
+    answers = [Answer("gpu1", exit_code=0, stdout=text), Answer("gpu2", exit_code=0, stdout=good)]
+    gpu1, gpu2 = read_services(answers, ["gpu1", "gpu2"])
+
+    assert (gpu1.answered, gpu1.health) == (False, "unknown")
+    assert gpu1.health_reason.startswith(reason)
+    assert (gpu2.answered, gpu2.health) == (True, "pass")
+
+
 @pytest.mark.parametrize("reason", ["ab", "a {{ b }}", "it's", "a\nb", "x" * 161, "fan broken", "ECC on GPU 3 (ticket 77)"])
 def test_verb_and_playbook_accept_the_same_reasons(reason: str) -> None:
     """Both use the same pattern."""
