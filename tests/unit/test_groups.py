@@ -54,6 +54,15 @@ def test_kubespray_variables_are_complete() -> None:
     assert len(known) > 1660
 
 
+def test_kubespray_variables_without_a_default_are_known() -> None:
+    """Names that the release only reads are in the list; names of its CI are not."""
+    known = load_kubespray_variables()
+
+    assert {"kube_proxy_remove", "kube_proxy_nodeport_addresses_cidr", "cilium_ipsec_enabled"} <= known
+    assert {f"local_volume_provisioner_{part}" for part in ("base_dir", "mount_dir", "storage_class")} <= known
+    assert known.isdisjoint({"docker_user", "docker_host", "kubevirt_images_push"})
+
+
 def test_no_group_is_named_like_a_kubespray_variable() -> None:
     """The same name for a group and a variable would make messages ambiguous."""
     assert load_kubespray_variables() & set(load_groups()) <= {"calico_rr"}
