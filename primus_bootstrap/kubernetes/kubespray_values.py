@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from primus_bootstrap.core.errors import InventoryError
 from primus_bootstrap.inventory.kubespray_release import load_release
 from primus_bootstrap.inventory.rules.kubernetes import FIXED
+from primus_bootstrap.inventory.rules.kubespray import RUN_ONCE_NODES
 from primus_bootstrap.inventory.schema.groups import load_kubespray_variables
 from primus_bootstrap.inventory.schema.specs import load_options
 
@@ -43,7 +44,8 @@ class Value:
 def chosen_values(cluster: Cluster, folder: Path) -> tuple[Value, ...]:
     """Return the variables that this project sets. `folder` is the cluster's folder for kubeconfig, secrets and downloads."""
     nodes = len(dict.fromkeys((*cluster.groups.get("kube_control_plane", ()), *cluster.groups.get("kube_node", ()))))
-    values = (*_fixed(folder), *_base(folder), *_data_plane(cluster), *_api(cluster), *_size(nodes), *_hosts(cluster), *_drain(cluster))
+    of_cluster = (*_data_plane(cluster), *_api(cluster), *_size(nodes), *_hosts(cluster), *_drain(cluster))
+    values = (*_fixed(folder), *_base(cluster, folder), *of_cluster)
     return tuple(value for value in values if value.name in FIXED or value.name not in cluster.variable_origins)
 
 
@@ -57,7 +59,7 @@ def _fixed(folder: Path) -> Iterator[Value]:
     yield _value("credentials_dir", str(folder / "credentials"), "Kubespray's secrets are in the cluster's state folder: back it up")
 
 
-def _base(folder: Path) -> Iterator[Value]:
+def _base(cluster: Cluster, folder: Path) -> Iterator[Value]:
     release = load_release()
     yield _value(
         "kube_version",
@@ -74,7 +76,9 @@ def _base(folder: Path) -> Iterator[Value]:
     yield _value("enable_nodelocaldns", value=True, reason="a DNS cache on every node: a job makes thousands of queries when it starts")
     yield _value("etcd_quota_backend_bytes", "8589934592", "8 GiB, the maximum that etcd recommends; 2 GiB are too few for many jobs")
     yield _value("etcd_metrics_port", 2381, "etcd's metrics without a client certificate, for the monitoring")
-    yield _value("auto_renew_certificates", value=True, reason="certificates of the control plane expire after a year: a timer renews them")
+    if "kube_external_ca_mode" not in cluster.variable_origins:
+        reason = "certificates of the control plane expire after a year: a timer renews them"
+        yield _value("auto_renew_certificates", value=True, reason=reason)
     yield _value("flush_iptables", value=False, reason="for remove and reset; true blocks SSH on hosts with a firewall")
     yield _value("reset_restart_network", value=False, reason="for remove and reset; a restart takes bonds and RDMA ports down")
     yield _value("local_release_dir", "/var/cache/kubespray", "instead of /tmp: downloads stay after a reboot")
@@ -114,7 +118,7 @@ def _api(cluster: Cluster) -> Iterator[Value]:
 
 # Kubernetes' own scalability tests: https://github.com/kubernetes/kubernetes/blob/master/cluster/gce/config-test.sh (MAX_INFLIGHT by size).
 _INFLIGHT = ((3000, "3000", "1000"), (1000, "1500", "500"))
-_TYPHA_FROM, _RUN_ONCE_FROM = 50, 50
+_TYPHA_FROM = 50
 # The scheduler scores every node up to this number: https://kubernetes.io/docs/concepts/scheduling-eviction/scheduler-perf-tuning/.
 _ALL_SCORED = 100
 
@@ -132,7 +136,7 @@ def _size(nodes: int) -> Iterator[Value]:
     if nodes > _TYPHA_FROM:
         yield _value("typha_enabled", value=True, reason=f"{nodes} nodes: above {_TYPHA_FROM} Calico uses Typha between it and the API")
         yield _value("typha_replicas", max(3, -(-nodes // 100)), "one per 100 nodes, at least three")
-    if nodes > _RUN_ONCE_FROM:
+    if nodes > RUN_ONCE_NODES:
         yield _value("download_run_once", value=True, reason=f"{nodes} nodes: the controller downloads files once and copies them")
     if nodes > _ALL_SCORED:
         reason = f"{nodes} nodes: by default the scheduler scores a sample, which scatters a job over racks"

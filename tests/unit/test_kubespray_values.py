@@ -47,3 +47,9 @@ def test_scheduler_options_of_hosts_yaml_stay(tmp_path: Path) -> None:
 def test_calico_mode_follows_kube_proxy(tmp_path: Path, stated: str, mode: str | None) -> None:
     """The mode nftables is set only if kube-proxy and the network plugin have their default or the same value."""
     assert values_by_name(tmp_path, 3, stated).get("calico_nftable_mode") == mode
+
+
+def test_certificates_of_another_authority_are_not_renewed(tmp_path: Path) -> None:
+    """Kubespray refuses to renew certificates if an authority outside the cluster issues them."""
+    assert values_by_name(tmp_path, 2)["auto_renew_certificates"] is True
+    assert "auto_renew_certificates" not in values_by_name(tmp_path, 2, ", kube_external_ca_mode: true")
