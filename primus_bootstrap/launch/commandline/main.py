@@ -125,6 +125,8 @@ def _verb(line: CommandLine) -> int:
     verb, *rest = line.words or ("",)
     if verb in _PROGRAMS and (verb not in usage.VERBS or not _HELP & set(rest)):
         return int(importlib.import_module(f"primus_bootstrap.launch.{_PROGRAMS[verb]}").main(rest))
+    if verb == "config" and rest[:1] == ["convert"]:
+        return int(importlib.import_module("primus_bootstrap.launch.primus_config.convert").main(rest[1:]))
     if verb in usage.VERBS and _HELP & set(rest):
         sys.stdout.write(usage.VERBS[verb])
         return 0

@@ -37,6 +37,7 @@ primus-cli [--config FILE] [--output DIR] [--debug] [--dry-run] <runtime> [optio
   primus-cli diagnose RUN_FOLDER                 print why a run ended
   primus-cli preflight [--list] [--json]         check this machine; changes nothing
   primus-cli config show [--origin] [--json]     print every setting and its origin
+  primus-cli config convert FILE [--output FILE] convert an experiment file of AMD Primus; print what has no counterpart
   primus-cli env show [--gpu MODEL] [--json]     print the variables of this host's profile, with reason and source
   primus-cli env export [--gpu MODEL]            print the same variables as lines for a shell
   primus-cli verify-env [--json]                 check that this host's profile is in effect
@@ -54,8 +55,11 @@ that failed first.
 VERBS = {
     "config": """\
 primus-cli config show [--origin] [--json]
+primus-cli config convert FILE [--output FILE] [--json]
 
-Print every setting with its value, secrets masked. --origin adds the file, variable or flag that set it.
+show prints every setting with its value, secrets masked. --origin adds the file, variable or flag that set it.
+convert writes an experiment file of AMD Primus as a configuration of train pretrain or train posttrain, and prints what is kept and what
+has no counterpart.
 """,
     "diagnose": """\
 primus-cli diagnose RUN_FOLDER... [--json]
@@ -138,7 +142,10 @@ def config_show(words: Sequence[str], settings: Settings) -> int:
     """Run `config show`: print every setting, secrets masked; return the exit code."""
     options = set(words[1:])
     if words[:1] != ["show"] or options - {"--origin", "--json"}:
-        raise UsageError(f"config: unknown verb or option: {' '.join(words) or '(none)'}", fix="primus-cli config show [--origin] [--json]")
+        raise UsageError(
+            f"config: unknown verb or option: {' '.join(words) or '(none)'}",
+            fix="primus-cli config show [--origin] [--json], or primus-cli config convert FILE",
+        )
     items = in_schema_order(settings)
     if "--json" in options:
         sys.stdout.write(json.dumps({item.path: {"value": _masked(item), "origin": item.origin} for item in items}, indent=2) + "\n")
