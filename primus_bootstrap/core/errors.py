@@ -84,6 +84,12 @@ class UsageError(PrimusError):
     exit_code = 2
 
 
+def joined(errors: Sequence[UsageError]) -> UsageError:
+    """Return one error with the messages of all, in their order."""
+    *others, last = errors
+    return UsageError("\n".join((*map(str, others), last.what)), fix=last.fix)
+
+
 class PlanError(PrimusError):
     """The request cannot be carried out; nothing was changed."""
 

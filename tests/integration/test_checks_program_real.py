@@ -102,7 +102,7 @@ def test_the_records_are_printed_if_the_run_folder_cannot_be_written(tmp_path: P
 
     assert done.returncode == 3, done.stderr
     assert "torch" in verdicts(done.stdout)
-    assert done.stderr.startswith(f"preflight: the records could not be written to {folder}/preflight-n7.jsonl: ")
+    assert done.stderr.startswith(f"primus-cli: the records could not be written to {folder}/preflight-n7.jsonl: ")
     assert f"\n  fix: create {folder}" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 

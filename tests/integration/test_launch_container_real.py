@@ -114,12 +114,12 @@ def test_errors_are_reported_before_an_engine_is_called(tmp_path: Path, words: t
     assert not (user.home / "engine.log").exists()
 
 
-def test_a_missing_image_is_an_error(tmp_path: Path) -> None:
-    """There is no default image."""
+def test_a_missing_image_is_an_error_without_gpus(tmp_path: Path) -> None:
+    """There is no default image for such a machine."""
     user = User(tmp_path)
     user.fake_program("docker", ENGINE)
 
-    assert "container: no image is set" in user.cli("container", "--", "train", "pretrain").stderr
+    assert "container: no image is set" in user.cli("container", "--gpus", "none", "--", "train", "pretrain").stderr
 
 
 def test_a_run_in_a_container(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from primus_bootstrap.launch.runtimes.slurm_options import option_words
     [
         ("ubuntu:22.04", "ubuntu:22.04"),
         ("rocm/primus:v26", "rocm/primus:v26"),
+        ("docker.io/rocm/primus:v26", "rocm/primus:v26"),
         ("h:5000/a/b", "h:5000#a/b"),
         ("/x/y.sqsh", "/x/y.sqsh"),
         ("r.io#a", "r.io#a"),

@@ -90,6 +90,13 @@ def made(**given: Any) -> dict[str, Any]:
         ({"presets": ["debug-dens"]}, "presets", "there is no preset debug-dens"),
         ({"settings": {"train": {"steps": None}}}, "settings", "workload_settings.train.steps: no value"),
         ({"settings": {"train": {}}}, "settings", "workload_settings.train: no value"),
+        ({"settings": {"train": {"stepz": 3}}}, "settings", "workload_settings.train.stepz: no such setting"),
+        ({"settings": {"train": {"steps": "many"}}}, "settings", "workload_settings.train.steps: found 'many'"),
+        ({"task": ["train", "pretrian"]}, "task", "no such task: train pretrian"),
+        ({"task": ["train", "pretrain", "train.stepz=3"]}, "task", "train.stepz: no such setting"),
+        ({"task": ["train", "pretrain", "--config", "debug-dens"]}, "task", "--config debug-dens: no such file or preset"),
+        ({"task": ["benchmark", "gemm", "--shape=square"]}, "task", "benchmark gemm: --shape: unknown option"),
+        ({"task": ["preflight", "--gpuu"]}, "task", "preflight: --gpuu: unknown option"),
         ({"settings": {"checkpoint": {"folder": "/x"}}}, "settings", "workload_settings.checkpoint.folder: set by a variable of its own"),
         (
             {"progress_timeout_s": 600},
@@ -152,6 +159,9 @@ def test_an_invalid_job_is_refused(given: dict[str, Any], about: str, what: str)
         {"progress_timeout_s": 61, "presets": ["/jfs/my.yaml"]},  # Its content is unknown here.
         {"progress_timeout_s": 61, "task": ["train", "pretrain", "watchdog.step_timeout_s=60"]},
         {"progress_timeout_s": 61, "task": ["benchmark", "gemm"]},
+        {"progress_timeout_s": 61, "task": ["benchmark", "gemm", "-M", "4096", "--dtype", "bf16"]},
+        {"progress_timeout_s": 61, "task": ["preflight", "check", "--gpu"]},
+        {"progress_timeout_s": 61, "task": ["benchmark", "mine"], "cli_options": ["--script=/jfs/me/job.sh"]},
     ],
 )
 def test_the_watcher_may_wait_longer_than_the_trainer(given: dict[str, Any]) -> None:

@@ -13,13 +13,17 @@ Options = TypeVar("Options")
 
 # Options of most benchmarks. Each benchmark sets the default.
 DEVICE: dict[str, Any] = {"help": "auto, cpu or cuda (ROCm as well)", "choices": ("auto", "cpu", "cuda")}
-WARM_UP: dict[str, Any] = {"help": "operations before the first sample"}
-REPEATS: dict[str, Any] = {"help": "samples per series, 1 to 200"}
-TIMEOUT_S: dict[str, Any] = {"help": "time limit of the benchmark (s)"}
+WARM_UP: dict[str, Any] = {"help": "operations before the first sample", "range": (0, 10_000)}
+REPEATS: dict[str, Any] = {"help": "samples per series, 1 to 200", "range": (1, 200)}
+TIMEOUT_S: dict[str, Any] = {"help": "time limit of the benchmark (s)", "range": (1, 1_000_000)}
 
 
 def parse_options(kind: type[Options], meaning: str, argv: Sequence[str]) -> Options:
-    """Parse a command line. The help is in a field's metadata; a tuple is parsed from a comma-separated list."""
+    """Parse a command line. The help is in a field's metadata; a tuple is parsed from a comma-separated list.
+
+    primus-cli reads these declarations from the source, and checks options, types, `choices`, `range`, and the `words` of a list before a
+    start.
+    """
     parser = argparse.ArgumentParser(description=meaning, allow_abbrev=False, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     types = get_type_hints(kind)
     for field in fields(kind):  # type: ignore[arg-type]
@@ -33,9 +37,10 @@ def parse_options(kind: type[Options], meaning: str, argv: Sequence[str]) -> Opt
             help=field.metadata["help"],
         )
     options = kind(**vars(parser.parse_args(argv)))
-    for name, least, most in (("repeats", 1, 200), ("warm_up", 0, 10_000), ("timeout_s", 1, 10**6)):
-        if not least <= getattr(options, name, least) <= most:
-            parser.error(f"--{name.replace('_', '-')} is {getattr(options, name)}; give {least} to {most}")
+    for field in fields(kind):  # type: ignore[arg-type]
+        if "range" in field.metadata and not field.metadata["range"][0] <= getattr(options, field.name) <= field.metadata["range"][1]:
+            least, most = field.metadata["range"]
+            parser.error(f"--{field.name.replace('_', '-')} is {getattr(options, field.name)}; give {least} to {most}")
     return options
 
 

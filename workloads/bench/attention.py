@@ -40,7 +40,8 @@ class AttentionOptions:
     """The options. The default heads are those of Llama 3.1 8B (arXiv:2407.21783, table 3)."""
 
     backends: tuple[str, ...] = field(
-        default=("auto",), metadata={"help": f"some of {', '.join(BACKENDS)}; auto: those that this device supports"}
+        default=("auto",),
+        metadata={"help": f"some of {', '.join(BACKENDS)}; auto: those that this device supports", "words": ("auto", *BACKENDS)},
     )
     batch: int = field(default=0, metadata={"help": "B; 0: 2 on a GPU, 1 on a CPU"})
     heads: int = field(default=32, metadata={"help": "H"})

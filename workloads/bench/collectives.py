@@ -46,7 +46,7 @@ COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 class CollectivesOptions:
     """The options."""
 
-    collectives: tuple[str, ...] = field(default=COLLECTIVES, metadata={"help": f"some of {', '.join(COLLECTIVES)}"})
+    collectives: tuple[str, ...] = field(default=COLLECTIVES, metadata={"help": f"some of {', '.join(COLLECTIVES)}", "words": COLLECTIVES})
     smallest_kib: int = field(default=0, metadata={"help": "first size (KiB); 0: 1024 on GPUs, 64 on CPUs"})
     largest_kib: int = field(default=0, metadata={"help": "last size (KiB); 0: 1048576 (1 GiB) on GPUs, 4096 on CPUs"})
     factor: int = field(default=4, metadata={"help": "ratio of consecutive sizes"})

@@ -55,7 +55,8 @@ class GemmOptions:
         metadata={"help": f"MxNxK or a name: {', '.join(SHAPES)}; auto: {', '.join(_GPU_SHAPES)} on a GPU, small on a CPU"},
     )
     dtypes: tuple[str, ...] = field(
-        default=("auto",), metadata={"help": f"some of {', '.join(_DTYPES)}; auto: those that the device supports"}
+        default=("auto",),
+        metadata={"help": f"some of {', '.join(_DTYPES)}; auto: those that the device supports", "words": ("auto", *_DTYPES)},
     )
     device: str = field(default="auto", metadata=DEVICE)
     warm_up: int = field(default=10, metadata=WARM_UP)

@@ -1,6 +1,7 @@
 """Check this node and print verdict records: the task `preflight` and the command `primus-cli preflight`.
 
-    primus-cli preflight [--list] [--json] [--checks GLOB,!GLOB] [--expect-json FILE] [--expect-gpus N] [--min-free-gib N]
+    primus-cli preflight [--gpu] [--network] [--host] [--job] [--checks GLOB,!GLOB] [--list] [--json] [--expect-json FILE] [--expect-gpus N]
+                         [--min-free-gib N]
     primus-cli RUNTIME … -- preflight …      the same on every node of a run; the records are also written to the run folder
 
 Exit codes:
@@ -12,7 +13,6 @@ Exit codes:
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import signal
@@ -24,13 +24,15 @@ from typing import TYPE_CHECKING
 from primus_bootstrap.core.atomic_files import write_atomic
 from primus_bootstrap.core.errors import PlanError, PrimusError
 from primus_bootstrap.core.verdicts import FAIL, PASS, SKIPPED, UNKNOWN
-from primus_bootstrap.launch.checks.catalogue import all_checks, select
+from primus_bootstrap.launch.checks.catalogue import AREAS, all_checks, select
 from primus_bootstrap.launch.checks.expected import read_expected
 from primus_bootstrap.launch.checks.model import PREFIX, Node
 from primus_bootstrap.launch.checks.runner import run_checks
+from primus_bootstrap.launch.commandline.option_parser import OptionParser
 from primus_bootstrap.launch.detect import sysfs
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
     from types import FrameType
 
@@ -38,20 +40,47 @@ if TYPE_CHECKING:
     from primus_bootstrap.launch.checks.model import Check
 
 _FAILED = 4
+# Options of AMD Primus without counterpart: primus/tools/preflight/preflight_args.py in https://github.com/AMD-AGI/Primus
+_MEASURE = "preflight runs without load; measure with primus-cli direct -- benchmark gemm, or benchmark collectives"
+_REPORT = "remove it; --json prints the records, and a run on several nodes writes them to its run folder (--output)"
+_ABSENT = {
+    **dict.fromkeys(("--perf-test", "--tests", "--quick", "--comm-sizes-mb", "--intra-comm-sizes-mb", "--inter-comm-sizes-mb"), _MEASURE),
+    **dict.fromkeys(("--intra-group-sizes", "--inter-group-sizes", "--ring-p2p-sizes-mb", "--no-split-nodes-subgroup"), _MEASURE),
+    **dict.fromkeys(("--dist-timeout-sec", "--comm-cleanup-delay-sec", "--plot"), _MEASURE),
+    **dict.fromkeys(("--dump-path", "--report-file-name", "--disable-pdf"), _REPORT),
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program; return its exit code."""
-    options = _parser().parse_args(arguments)
     try:
-        return _run(options)
+        return _run(_parser().parse(sys.argv[1:] if arguments is None else arguments))
     except PrimusError as error:
-        sys.stderr.write(f"preflight: {error}\n")
+        sys.stderr.write(f"primus-cli: {error}\n")
         return error.exit_code
 
 
+def check_arguments(arguments: Sequence[str]) -> None:
+    """Check arguments without running a check.
+
+    Raises:
+        UsageError: An argument is wrong.
+    """
+    select(all_checks(), _patterns(_parser().parse(arguments)))
+
+
+def help_text() -> str:
+    """Return the text of --help."""
+    return _parser().format_help()
+
+
+def _patterns(options: argparse.Namespace) -> str:
+    """Return the areas of --gpu and the like, and the patterns of --checks, as one list."""
+    return ",".join([*(area for area in AREAS if getattr(options, area)), *([options.checks] if options.checks else [])])
+
+
 def _run(options: argparse.Namespace) -> int:
-    checks, names = select(all_checks(), options.checks)
+    checks, names = select(all_checks(), _patterns(options))
     if options.list:
         sys.stdout.write(_listing(checks, names, as_json=options.json))
         return 0
@@ -87,8 +116,12 @@ def _exit_on_signal(number: int, _frame: FrameType | None) -> None:
     sys.exit(128 + number)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="primus-cli preflight", description="Check this node without changing it.", allow_abbrev=False)
+def _parser() -> OptionParser:
+    parser = OptionParser("primus-cli preflight", "Check this node without changing it.", absent=_ABSENT)
+    # AMD Primus: `preflight check --gpu`, and its older spellings --check-gpu, --check-network, --check-host
+    parser.add_argument("verb", nargs="?", choices=("check",), metavar="check", help="can be left out")
+    for area in AREAS:
+        parser.add_argument(f"--{area}", f"--check-{area}", dest=area, action="store_true", help=f"run the checks of the area {area}")
     parser.add_argument("--list", action="store_true", help="list the checks without running them")
     parser.add_argument("--json", action="store_true", help='print {"verdicts": [record, …]}')
     parser.add_argument("--checks", default="", metavar="GLOB,!GLOB", help="areas, checks or records to run; ! excludes (default: all)")

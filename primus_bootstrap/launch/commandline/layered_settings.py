@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from primus_bootstrap.core.errors import UsageError
+from primus_bootstrap.core.errors import UsageError, joined
 from primus_bootstrap.core.suggestions import did_you_mean
+from primus_bootstrap.launch.programs.settings_file import refuse_primus_experiment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -140,8 +141,7 @@ def _key(section: str, name: str, facts: Mapping[str, Any]) -> Key:
 
 def find_files(environment: Mapping[str, str], folder: Path, config: str = "") -> SettingsFiles:
     """Find /etc/primus/cli.yaml, ~/.primus.yaml, and the nearest .primus.yaml in `folder` or a folder above it."""
-    home = Path(environment["HOME"]) if environment.get("HOME") else None
-    user = home / FILE_NAME if home else None
+    user = Path(environment["HOME"]) / FILE_NAME if environment.get("HOME") else None
     project = next((parent / FILE_NAME for parent in (folder, *folder.parents) if (parent / FILE_NAME).is_file()), None)
     if config and not Path(config).is_file():
         raise UsageError(f"--config {config}: file not found", fix="give the path of a YAML file")
@@ -172,8 +172,7 @@ def resolve(files: SettingsFiles, environment: Mapping[str, str], flags: Sequenc
         except SettingValueError as error:
             problems.append(UsageError(f"{item.origin}: {item.path}: {error.what}", fix=error.fix))
     if problems:
-        *others, last = problems
-        raise UsageError("\n".join((*map(str, others), last.what)), fix=last.fix)
+        raise joined(problems)
     return Settings(items)
 
 
@@ -194,6 +193,7 @@ def _read_file(layer: str, path: Path, problems: list[UsageError]) -> list[Given
     if not isinstance(data, dict):
         problems.append(UsageError(f"{path}:1: the file does not consist of sections", fix=did_you_mean("", _sections())))
         return []
+    refuse_primus_experiment(data, str(path))
     given: list[Given] = []
     count = Counter(str(node.value) for node, _ in getattr(tree, "value", ()))
     for section_node, body_node in getattr(tree, "value", ()):
@@ -295,8 +295,7 @@ def _from_yaml(key: Key, text: str) -> Any:
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
-        example = "[a, b]" if key.type == "list" else "{NAME: value}"
-        fix = f"write {_TYPE_NAMES[key.type]}, for example {example}"
+        fix = f"write {_TYPE_NAMES[key.type]}, for example " + ("[a, b]" if key.type == "list" else "{NAME: value}")
         raise SettingValueError(f"not valid YAML: {' '.join(str(error).split())}", fix=fix) from error
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import io
 import os
+import shlex
 import signal
 import sys
 from dataclasses import replace
@@ -16,7 +17,8 @@ from primus_bootstrap.core.errors import PrimusError, UsageError
 from primus_bootstrap.core.suggestions import did_you_mean
 from primus_bootstrap.launch.commandline import parser, replay_option, usage
 from primus_bootstrap.launch.commandline.layered_settings import Settings, SettingsFiles, find_files, resolve, working_folder
-from primus_bootstrap.launch.runtimes.direct_plan import LaunchRequest
+from primus_bootstrap.launch.runtimes.direct_plan import LaunchRequest, help_of_task
+from primus_bootstrap.launch.tasks import all_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -74,7 +76,11 @@ def _run(words: tuple[str, ...]) -> int:
 
 
 def _launch(line: CommandLine, request: LaunchRequest) -> int:
-    """Plan the run with the outermost runtime; print the plan (--dry-run) or run it."""
+    """Plan the run with the outermost runtime; print the plan (--dry-run) or run it. A task's --help only prints."""
+    help_text = help_of_task(request)
+    if help_text is not None:
+        sys.stdout.write(help_text)
+        return 0
     runtime = importlib.import_module(f"primus_bootstrap.launch.runtimes.{line.runtime}")
     plan = runtime.make_plan(line, request)
     if "--dry-run" in line.given:
@@ -138,6 +144,8 @@ def _verb(line: CommandLine) -> int:
         if rest[:1] != ["diff"]:
             raise UsageError(f"snapshot: unknown verb: {' '.join(rest) or '(none)'}", fix="primus-cli snapshot diff A B")
         return int(importlib.import_module("primus_bootstrap.launch.snapshot.snapshot_diff").main(rest[1:]))
+    if any(name.split()[0] == verb for name in all_tasks()):
+        raise UsageError(f"{verb} is a task, and no runtime is given", fix=f"primus-cli direct -- {shlex.join(line.words)}")
     choices = (*parser.RUNTIMES, *_PROGRAMS, *usage.VERBS)
     raise UsageError(f"unknown runtime or verb: {' '.join(line.words) or '(none)'}", fix=did_you_mean(verb, choices))
 

@@ -15,13 +15,13 @@ from primus_bootstrap.core.commands import run_command
 from primus_bootstrap.core.errors import PlanError, UsageError
 from primus_bootstrap.launch.commandline.layered_settings import in_schema_order, schema
 from primus_bootstrap.launch.detect import host_profile
-from primus_bootstrap.launch.runtimes import container_devices, container_limits, forwarded_plugins, forwarded_settings
-from primus_bootstrap.launch.runtimes.direct_plan import chosen_task, run_folder
+from primus_bootstrap.launch.runtimes import container_devices, container_image, container_limits, forwarded_plugins, forwarded_settings
+from primus_bootstrap.launch.runtimes.direct_plan import check_arguments, chosen_task, run_folder
 from primus_bootstrap.launch.runtimes.run_folder import make_run_folder, preparing
 from primus_bootstrap.launch.runtimes.run_plan import RUN, USER, Plan, Variable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from primus_bootstrap.launch.commandline.layered_settings import Setting
     from primus_bootstrap.launch.commandline.parser import CommandLine
@@ -48,14 +48,13 @@ def make_plan(_line: CommandLine, request: LaunchRequest) -> Plan:
     settings = request.settings
     task, _ = chosen_task(request)
     run_dir = str(run_folder(request, task.name))
+    folders = tuple(mounts(request, run_dir))
+    remarks = check_arguments(request, Path(run_dir), mounted_files(folders))
     engine = _engine(request)
-    image = settings["container.image"]
-    if not image:
-        raise UsageError("container: no image is set", fix="pass --image IMAGE, or write container: {image: IMAGE} in .primus.yaml")
     vendor = container_devices.vendor(settings["container.gpus"], host_profile.found_gpus(request.root))
+    image, image_remark = container_image.chosen(settings, vendor, engine)
     inside = forwarded_settings.variables(request)
     names = sorted({*_passed(request), *inside})
-    folders = tuple(mounts(request, run_dir))
     make = _apptainer_words if engine == "apptainer" else _docker_words
     built_in = schema()["container.ulimit"].default
     limits, lowered = container_limits.words(engine, settings["container.ulimit"], built_in, request.root)
@@ -79,7 +78,7 @@ def make_plan(_line: CommandLine, request: LaunchRequest) -> Plan:
         environment=_client_environment(engine, request, inside, names),
         inherited=forwarded_settings.without_settings(request.environment),
         settings=shown_settings(request),
-        notes=(f"GPU devices: {vendor}", f"engine: {engine}", *lowered),
+        notes=(f"GPU devices: {vendor}", f"engine: {engine}", image_remark, *lowered, *remarks),
     )
 
 
@@ -116,8 +115,17 @@ def _passed(request: LaunchRequest) -> list[str]:
     return [name for name in names if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)]
 
 
-def mounts(request: LaunchRequest, run_dir: str) -> Iterator[str]:
-    """Yield SOURCE:TARGET[:options] for everything that the run reads or writes."""
+def mounts(request: LaunchRequest, run_dir: str, *, here: bool = True) -> Iterator[str]:
+    """Yield SOURCE:TARGET[:options] for everything that the run reads or writes.
+
+    Args:
+        request: The run.
+        run_dir: Its folder.
+        here: A --volume must exist on this machine. False: other machines start the container.
+
+    Raises:
+        UsageError: A path cannot be mounted.
+    """
     settings = request.settings
     program = forwarded_settings.portable_program(run_dir)
     built_in = [str(request.cwd), run_dir]
@@ -140,7 +148,11 @@ def mounts(request: LaunchRequest, run_dir: str) -> Iterator[str]:
         source, _, rest = volume.partition(":")
         path = (request.cwd / source).absolute()
         rest = f"{path}{rest}" if rest.startswith(":") else rest
-        if volume in settings["container.volume"] and not path.exists():
+        missing = volume in settings["container.volume"] and not path.exists()
+        if missing and "=" in source:
+            fix = f"write SOURCE:TARGET; for the engine's own form pass --engine-arg=--mount={volume}"
+            raise UsageError(f"--volume {volume}: not SOURCE[:TARGET[:ro]]", fix=fix)
+        if missing and here:
             raise UsageError(
                 f"--volume {volume}: {path} does not exist", fix=f"mkdir -p {path} (the engine would create an empty folder owned by root)"
             )
@@ -149,6 +161,18 @@ def mounts(request: LaunchRequest, run_dir: str) -> Iterator[str]:
         if mount not in mounted:
             mounted.add(mount)
             yield mount
+
+
+def mounted_files(folders: Sequence[str]) -> Callable[[Path], Path | None]:
+    """Return a function that finds a file of the container on this host; it returns None without a mount SOURCE:TARGET of the file here."""
+    sources = {Path(mount.split(":")[1]): Path(mount.split(":")[0]) for mount in folders}
+
+    def find(path: Path) -> Path | None:
+        inside = Path(os.path.normpath(path))
+        target = next((parent for parent in (inside, *inside.parents) if parent in sources), None)
+        return sources[target] / inside.relative_to(target) if target and sources[target].exists() else None
+
+    return find
 
 
 def _check_separators(path: Path, given: str) -> None:

@@ -17,19 +17,20 @@ from primus_bootstrap.launch.detect import host_profile, numa
 from primus_bootstrap.launch.hooks.discovery import BEFORE, find_hooks, unnumbered_files
 from primus_bootstrap.launch.plugins.discovery import files_of_task, plugin_tasks, sources
 from primus_bootstrap.launch.ranks import rank
-from primus_bootstrap.launch.runtimes.run_plan import PROFILE, RUN, USER, Plan, PlannedStep, Variable
+from primus_bootstrap.launch.runtimes.run_plan import PATCH, PROFILE, RUN, USER, Plan, PlannedStep, Variable
 from primus_bootstrap.launch.runtimes.self_exec import own_command, workloads_folder
 from primus_bootstrap.launch.runtimes.topology import Topology, make_topology
 from primus_bootstrap.launch.snapshot import restored_files
-from primus_bootstrap.launch.tasks import HERE, PYTHON, Program, Request, Task, find_task
+from primus_bootstrap.launch.tasks import HERE, PYTHON, Program, Request, Task, all_tasks, find_task, table
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from primus_bootstrap.launch.commandline.layered_settings import Settings
     from primus_bootstrap.launch.plugins.discovery import PluginFile
 
 SCRIPT = "script"
+HELP = frozenset({"-h", "--help"})
 
 
 @dataclass(frozen=True)
@@ -100,9 +101,10 @@ def make_plan(request: LaunchRequest) -> Plan:
     """
     settings = request.settings
     task, arguments = chosen_task(request)
+    run_dir = run_folder(request, task.name)
+    remarks = check_arguments(request, run_dir)
     gpus = host_profile.found_gpus(request.root)
     topology = make_topology(settings, request.environment, gpus)
-    run_dir = run_folder(request, task.name)
     if topology.nnodes > 1 and not settings["main.output"]:
         raise PlanError(
             f"a run on {topology.nnodes} nodes needs --output", fix="pass --output with a folder on storage that all nodes share"
@@ -113,13 +115,7 @@ def make_plan(request: LaunchRequest) -> Plan:
         fix = "pass --venv or --python with the Python that has torch"
         raise PlanError(f"{settings['direct.python']} is not on the PATH", fix=fix)
     hooks, patches = _planned_steps(request, task, run_dir)
-    task_request = Request(
-        arguments,
-        python,
-        lambda: workloads_folder(settings["direct.workloads"], request.environment),
-        cwd=request.cwd,
-        prepared=bool(patches) or any(hook.phase == BEFORE and hook.origin != "built-in" for hook in hooks),
-    )
+    task_request = replace(_task_request(request, arguments, (*hooks, *patches)), python=python)
     program = task.program(task_request) if task.program else Program(())
     if task.launcher == PYTHON:
         topology = replace(topology, nproc=1, single=True)
@@ -143,7 +139,49 @@ def make_plan(request: LaunchRequest) -> Plan:
         patches=patches,
         plugins=plugins_of(request, task),
     )
-    return replace(plan, notes=_notes(request, task, binding=binding))
+    return replace(plan, notes=(*remarks, *_notes(request, task, binding=binding)))
+
+
+def _task_request(request: LaunchRequest, arguments: tuple[str, ...], steps: Sequence[PlannedStep] = ()) -> Request:
+    """Return the input of a task, without the interpreter; `steps` are the hooks and patches of the run."""
+    return Request(
+        arguments,
+        "",
+        lambda: workloads_folder(request.settings["direct.workloads"], request.environment),
+        cwd=request.cwd,
+        prepared=any(step.phase in (BEFORE, PATCH) and step.origin != "built-in" for step in steps),
+    )
+
+
+def check_arguments(request: LaunchRequest, run_dir: Path, find: Callable[[Path], Path | None] = lambda path: path) -> tuple[str, ...]:
+    """Check the arguments of the task where the command is typed; return remarks for the plan.
+
+    Args:
+        request: The run; another primus-cli may start it, in a container or on other nodes.
+        run_dir: Its folder.
+        find: Returns where a file of the run is on this machine; None if only the image may have it.
+
+    Raises:
+        UsageError: An argument or a file of the task is wrong.
+    """
+    task, arguments = chosen_task(request)
+    if task.check is None:
+        return ()
+    hooks, patches = _planned_steps(request, task, run_dir)
+    return task.check(replace(_task_request(request, arguments, (*hooks, *patches)), find=find))
+
+
+def help_of_task(request: LaunchRequest) -> str | None:
+    """Return the help of the task if its arguments ask for it; None if they do not, or if the task's program prints its own help."""
+    if request.settings["direct.script"] or not HELP & set(request.words):
+        return None
+    known = all_tasks(plugin_tasks(_plugin_sources(request)))
+    words = tuple(word for word in request.words if word not in HELP)
+    group = [task for name, task in known.items() if not words or name.startswith(f"{' '.join(words)} ")]
+    if group and " ".join(words) not in known:  # no task, or only the first word of some
+        return table(group)
+    task, arguments = find_task(words, plugin_tasks(_plugin_sources(request)))
+    return task.help(_task_request(request, arguments)) if task.help else None
 
 
 def _typed_command(request: LaunchRequest) -> tuple[str, ...]:
@@ -248,7 +286,7 @@ def _patch(cwd: Path, name: str) -> PlannedStep:
     path = cwd / name
     if not path.is_file() or path.suffix not in (".sh", ".py"):
         raise UsageError(f"--patch {name}: not a .sh or .py file, or not found", fix="give the path of a .sh or .py file")
-    return PlannedStep("patch", str(path), "--patch")
+    return PlannedStep(PATCH, str(path), "--patch")
 
 
 def _notes(request: LaunchRequest, task: Task, *, binding: bool) -> tuple[str, ...]:

@@ -69,6 +69,18 @@ def presets_in(workloads: Path) -> tuple[str, ...]:
     return _names_in(workloads, "presets", ".yaml")
 
 
+def read_program(workloads: Path, name: str) -> str | None:
+    """Return the text of a file below `workloads`, for example train/settings.py; None if it cannot be read."""
+    found = archive()
+    try:
+        if (workloads / name).is_file() or found is None:
+            return (workloads / name).read_text("utf-8")
+        with zipfile.ZipFile(found) as packed:
+            return packed.read(f"{_IN_ARCHIVE}{name}").decode("utf-8")
+    except (OSError, KeyError, UnicodeDecodeError):
+        return None
+
+
 def _names_in(workloads: Path, folder: str, suffix: str) -> tuple[str, ...]:
     found = archive()
     if (workloads / folder).is_dir() or found is None:

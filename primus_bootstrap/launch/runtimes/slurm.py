@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 
 from primus_bootstrap.core import child_processes
 from primus_bootstrap.core.commands import Completed, run_command
-from primus_bootstrap.core.errors import PlanError, UsageError
+from primus_bootstrap.core.errors import PlanError
 from primus_bootstrap.launch.commandline.layered_settings import in_schema_order
-from primus_bootstrap.launch.runtimes import container, forwarded_plugins, forwarded_settings
-from primus_bootstrap.launch.runtimes.direct_plan import chosen_task, run_folder
+from primus_bootstrap.launch.detect import host_profile
+from primus_bootstrap.launch.runtimes import container, container_devices, container_image, forwarded_plugins, forwarded_settings
+from primus_bootstrap.launch.runtimes.direct_plan import check_arguments, chosen_task, run_folder
 from primus_bootstrap.launch.runtimes.run_folder import make_run_folder, preparing, step_path
 from primus_bootstrap.launch.runtimes.run_plan import RUN, USER, Plan, Variable
 from primus_bootstrap.launch.runtimes.slurm_options import COUNT_VARIABLES, check_export, check_typed, option_words
@@ -48,13 +49,14 @@ def make_plan(line: CommandLine, request: LaunchRequest) -> Plan:
     run_dir = str(run_folder(request, task.name))
     options = option_words(settings["slurm.options"], line.slurm_words)
     check_export(options, tuple(settings["direct.env"]))
-    step, inner = _inside(line, request, run_dir)
+    step, inner, remarks = _inside(line, request, run_dir)
     command = (*inner, "--", *request.words)
-    path = request.environment.get("PATH", os.defpath)
-    program = shutil.which(launcher, path=path)
-    if program is None:
-        fix = "run this on a node of the Slurm cluster, or use the runtime direct"
+    program = shutil.which(launcher, path=request.environment.get("PATH", os.defpath))
+    if program is None and "--dry-run" not in line.given:
+        fix = "run this on a node of the Slurm cluster, use the runtime direct, or print the plan only: --dry-run"
         raise PlanError(f"{launcher} is not on the PATH", fix=fix)
+    if program is None:
+        program, remarks = launcher, (*remarks, f"{launcher} is not on the PATH of this machine; run the command on one that has Slurm")
     files: tuple[tuple[str, str], ...] = ()
     if launcher == "srun":
         prefix, rest = (program, *STEP, f"--job-name={task.name.replace(' ', '-')}", *options, *step), command
@@ -79,12 +81,16 @@ def make_plan(line: CommandLine, request: LaunchRequest) -> Plan:
         },
         settings=tuple(in_schema_order(settings)),
         files=files,
-        notes=(f"the run folder must be on storage that all nodes share: {run_dir}",),
+        notes=(f"the run folder must be on storage that all nodes share: {run_dir}", *remarks),
     )
 
 
-def _inside(line: CommandLine, request: LaunchRequest, run_dir: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the options of pyxis for the step (none without pyxis), and the command that each node runs."""
+def _inside(line: CommandLine, request: LaunchRequest, run_dir: str) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """Return the options of pyxis for the step (none without pyxis), the command that each node runs, and remarks for the plan.
+
+    Raises:
+        UsageError: The task's arguments are wrong, or there is no image.
+    """
     program = request.settings["slurm.program"]
     start = (*((program,) if program else ("python3", str(forwarded_settings.portable_program(run_dir)))), forwarded_settings.ONLY_FLAGS)
     direct = forwarded_settings.flags(request, "direct", nodes_from="slurm", **forwarded_plugins.setting(request, run_dir))
@@ -94,21 +100,24 @@ def _inside(line: CommandLine, request: LaunchRequest, run_dir: str) -> tuple[tu
         else "direct"
     )
     if entry == "direct":
-        return (), (*start, "direct", f"--output={run_dir}", *direct)
-    if not _pyxis(request):
-        return (), (*start, "container", f"--output={run_dir}", *forwarded_settings.flags(request, "container"), *direct)
-    if not request.settings["container.image"]:
-        raise UsageError("container: no image is set", fix="pass --image IMAGE, or write container: {image: IMAGE} in .primus.yaml")
-    mounts = ",".join(container.mounts(request, run_dir))
+        return (), (*start, "direct", f"--output={run_dir}", *direct), check_arguments(request, Path(run_dir))
+    pyxis = _pyxis(request)
+    folders = tuple(container.mounts(request, run_dir, here=pyxis))
+    remarks = check_arguments(request, Path(run_dir), container.mounted_files(folders))
+    if not pyxis:
+        words = (*start, "container", f"--output={run_dir}", *forwarded_settings.flags(request, "container"), *direct)
+        return (), words, (container_image.remark_for_nodes(request.settings), *remarks)
+    vendor = container_devices.vendor(request.settings["container.gpus"], host_profile.found_gpus(request.root))
+    image, image_remark = container_image.chosen(request.settings, vendor)
     names = ",".join(sorted(forwarded_settings.variables(request)))
     words = (
-        f"--container-image={pyxis_image(request.settings['container.image'])}",
-        f"--container-mounts={mounts}",
+        f"--container-image={pyxis_image(image)}",
+        f"--container-mounts={','.join(folders)}",
         f"--container-workdir={request.cwd}",
         f"--container-env={names}",
     )
     inside = (request.settings["container.python"], str(forwarded_settings.portable_program(run_dir)), forwarded_settings.ONLY_FLAGS)
-    return words, (*inside, "direct", f"--output={run_dir}", *direct)
+    return words, (*inside, "direct", f"--output={run_dir}", *direct), (image_remark, *remarks)
 
 
 def _pyxis(request: LaunchRequest) -> bool:
@@ -124,8 +133,14 @@ def _pyxis(request: LaunchRequest) -> bool:
 
 
 def pyxis_image(image: str) -> str:
-    """Return an image's name for pyxis: `registry#name` if the first part is a registry; names of files are unchanged."""
+    """Return an image's name for pyxis: `registry#name` if the first part is a registry; names of files are unchanged.
+
+    Docker Hub is the default, and its registry has another host name than its images:
+    https://github.com/NVIDIA/enroot/blob/master/doc/cmd/import.md
+    """
     first, slash, rest = image.partition("/")
+    if first == "docker.io":
+        return rest
     if (
         slash
         and not image.startswith(("/", "."))

@@ -16,7 +16,7 @@ from primus_bootstrap.core.errors import UsageError
 from primus_bootstrap.core.suggestions import did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 GROUP = "primus_cli.tasks"
 TORCHRUN, PYTHON, HERE = "torchrun", "python", "here"
@@ -31,6 +31,7 @@ class Request:
     workloads: Callable[[], Path]  # returns the folder of the workloads
     cwd: Path = Path()  # the working folder of the program
     prepared: bool = False  # hooks or patches run before the program and may create its files
+    find: Callable[[Path], Path | None] = lambda path: path  # where a file of the program is on this machine; None: only in the image
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,9 @@ class Task:
     # torchrun starts one process per rank, python one per node; here calls `run` in this process, without a run folder
     launcher: str = TORCHRUN
     program: Callable[[Request], Program] | None = None  # returns the program to start
+    # checks the arguments on the machine where the command is typed, before anything is started or queued; returns remarks for the plan
+    check: Callable[[Request], tuple[str, ...]] | None = None
+    help: Callable[[Request], str] | None = None  # returns the text of --help; without it, the program prints its own
     run: Callable[[Sequence[str]], int] | None = None  # runs the task, for the launcher here
     added: Callable[[str, str], tuple[str, ...]] = field(default=key_value)  # converts a hook's `extra.a.b=V` to arguments
     source: str = ""  # the file of the plug-in that defines it; empty for other tasks
@@ -95,6 +99,11 @@ def all_tasks(plugins: Sequence[Task] = ()) -> Mapping[str, Task]:
             raise UsageError(f"{task.source}: primus-cli has a task {task.name} already", fix="give the task of the plug-in another name")
         found[task.name] = task
     return found
+
+
+def table(tasks: Iterable[Task]) -> str:
+    """Return each task with its description and arguments."""
+    return "".join(f"  {task.name:16} {task.meaning}\n{'':19}{task.usage}\n" for task in tasks)
 
 
 def _entry_points() -> Sequence[metadata.EntryPoint]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from primus_bootstrap.core.errors import UsageError
-from primus_bootstrap.core.suggestions import did_you_mean
-from primus_bootstrap.launch.runtimes.self_exec import programs_in
+from primus_bootstrap.launch.programs import benchmarks
 from primus_bootstrap.launch.tasks import Program, Request, Task, long_option
 
 
@@ -12,14 +10,20 @@ def program(request: Request) -> Program:
     """Return the benchmark in the first argument.
 
     Raises:
-        UsageError: It does not exist.
+        UsageError: It does not exist, or an option is wrong.
     """
-    folder = request.workloads() / "bench"
-    known = programs_in(request.workloads(), "bench")
-    name = request.arguments[0] if request.arguments else ""
-    if name not in known:
-        raise UsageError(f"no such benchmark: {name or '(none given)'}", fix=did_you_mean(name, known))
-    return Program((str(folder / f"{name}.py"),), request.arguments[1:])
+    name, *options = benchmarks.own_arguments(request.workloads(), request.arguments)
+    return Program((str(request.workloads() / "bench" / f"{name}.py"),), tuple(options))
+
+
+def check(request: Request) -> tuple[str, ...]:
+    """Check the name and the options.
+
+    Raises:
+        UsageError: It does not exist, or an option is wrong.
+    """
+    benchmarks.own_arguments(request.workloads(), request.arguments)
+    return ()
 
 
 TASK = Task(
@@ -27,5 +31,7 @@ TASK = Task(
     meaning="Run a benchmark and print its result, without a verdict.",
     usage="NAME [options of that benchmark]",
     program=program,
+    check=check,
+    help=lambda request: benchmarks.help_text(request.workloads(), request.arguments),
     added=long_option,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from primus_bootstrap.launch.checks import preflight
 from primus_bootstrap.launch.runtimes.self_exec import own_command
 from primus_bootstrap.launch.tasks import PYTHON, Program, Request, Task, long_option
 
@@ -11,11 +12,24 @@ def program(request: Request) -> Program:
     return Program((*own_command(request.python), "preflight"), request.arguments)
 
 
+def check(request: Request) -> tuple[str, ...]:
+    """Check the arguments.
+
+    Raises:
+        UsageError: An argument is wrong.
+    """
+    preflight.check_arguments(request.arguments)
+    return ()
+
+
 TASK = Task(
     name="preflight",
     meaning="Check every node: GPUs, links, RDMA ports, memory, disks, kernel, limits, torch, and the name of node 0.",
-    usage="[--list] [--json] [--checks GLOB,!GLOB] [--expect-json FILE] [--expect-gpus N] [--min-free-gib N]",
+    usage="[--gpu] [--network] [--host] [--job] [--checks GLOB,!GLOB] [--list] [--json] [--expect-json FILE] [--expect-gpus N] "
+    "[--min-free-gib N]",
     launcher=PYTHON,
     program=program,
+    check=check,
+    help=lambda _: preflight.help_text(),
     added=long_option,
 )

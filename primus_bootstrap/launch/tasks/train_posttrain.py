@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from primus_bootstrap.launch.programs import training
 from primus_bootstrap.launch.tasks import Program, Request, Task
-from primus_bootstrap.launch.tasks.train_pretrain import training_program
 
 
 def program(request: Request) -> Program:
     """Return the fine-tuning program with its arguments."""
-    return training_program(request, "posttrain.py")
+    return Program((str(request.workloads() / "train" / "posttrain.py"),), request.arguments)
 
 
 TASK = Task(
     name="train posttrain",
     meaning="Fine-tune a model on prompts and answers.",
-    usage="--config FILE|PRESET [key=value]...",
+    usage=training.USAGE,
     program=program,
+    check=training.check,
+    help=lambda request: training.help_text("train posttrain", request),
 )

@@ -7,13 +7,16 @@ The job is built by `primus_bootstrap.launch.watch.job_request`. This module add
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from primus_bootstrap import content
+from primus_bootstrap.core.errors import UsageError
 from primus_bootstrap.core.structured import InvalidDataError, Issue
 from primus_bootstrap.core.suggestions import did_you_mean
+from primus_bootstrap.launch.programs import train_settings
+from primus_bootstrap.launch.tasks import Request, all_tasks, find_task
 from primus_bootstrap.launch.watch import job_request
 from primus_bootstrap.launch.watch.job_request import DIRECT_HOSTS, KUBE_HOSTS, PREFIX, SLURM_HOSTS, WATCHERS, InventoryFacts
 from primus_bootstrap.launch.watch.job_spec import DIRECT, JOB_ID, KUBERNETES, SLURM
@@ -23,7 +26,8 @@ if TYPE_CHECKING:
 
     from primus_bootstrap.launch.watch.job_request import JobRequest
 
-PRESETS = Path(__file__).resolve().parents[3] / "workloads" / "presets"
+WORKLOADS = content.content_root() / "workloads"
+PRESETS = WORKLOADS / "presets"
 # The trainer's own limit for a step, and its default: workloads/train/settings.py.
 STEP_LIMIT, STEP_LIMIT_S = "watchdog.step_timeout_s", 600.0
 # The level that every topology of Kueue has: roles/kueue
@@ -39,7 +43,7 @@ def find_issues(variables: Mapping[str, Any], inventory: InventoryFacts) -> list
         variables: Every `workload_` variable with its value.
         inventory: The groups, and the variables of the hosts in workload_node, kube_node and kueue.
     """
-    rules = (_names, _target, _programs, _step_limit, _direct_hosts, _pods, _one_pod_per_node, _gpus)
+    rules = (_names, _target, _programs, _arguments, _step_limit, _direct_hosts, _pods, _one_pod_per_node, _gpus)
     try:
         request = job_request.read_request(variables)
         issues = [issue for rule in rules for issue in rule(request, inventory)]
@@ -119,6 +123,35 @@ def _programs(request: JobRequest, _inventory: InventoryFacts) -> Iterator[Issue
     for name, key in (("data", "data.files"), ("checkpoint_folder", "checkpoint.folder")):
         if key in settings:
             yield _issue(f"settings.{key}", "set by a variable of its own", f"set workload_{name} instead")
+
+
+def _arguments(request: JobRequest, _inventory: InventoryFacts) -> Iterator[Issue]:
+    """Check what the task would reject on the hosts: options of a benchmark, settings of the trainer."""
+    words = [str(word) for word in request.task]
+    if any(option.partition("=")[0] == "--script" for option in request.cli_options):
+        return  # the words are arguments of a program of the user
+    yield from _task_issues("task", words)
+    if not _is_train(request):
+        return
+    for name in (name for name in request.presets if name.startswith("/")):
+        yield from _task_issues("presets", [*words[:2], "--config", name])
+    known = train_settings.known_settings(WORKLOADS)
+    for key, value in request.settings_by_name().items():
+        what, fix = train_settings.problem(known, key, value)
+        if what and value is not None and not isinstance(value, dict):
+            yield _issue(f"settings.{key}", what, fix)
+
+
+def _task_issues(variable: str, words: Sequence[str]) -> Iterator[Issue]:
+    """Yield the mistakes in the words of a task of primus-cli. Files that only the hosts have, and tasks of plug-ins, are not checked."""
+    if not words or all(name.split()[0] != words[0] for name in all_tasks()):
+        return
+    try:
+        task, arguments = find_task(words)
+        if task.check:
+            task.check(Request(arguments, "", lambda: WORKLOADS, find=lambda path: path if path.is_file() else None))
+    except UsageError as error:
+        yield _issue(variable, error.what, error.fix)
 
 
 def _is_train(request: JobRequest) -> bool:
