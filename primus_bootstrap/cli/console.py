@@ -18,6 +18,11 @@ from rich.text import Text
 from primus_bootstrap.core.errors import InventoryError, PrimusError
 
 STYLES = {
+    "READY": "green",
+    "DEGRADED": "yellow",
+    "QUARANTINED": "yellow",
+    "UNREACHABLE": "red",
+    "UNKNOWN": "magenta",
     "pass": "green",
     "ok": "green",
     "changed": "yellow",
@@ -62,6 +67,12 @@ def duration_text(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60}m{whole % 60:02d}s"
     return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
+
+
+def age_text(seconds: float) -> str:
+    """Return how long something is ago: `12s ago`, `2h04m ago` or `3 days ago`."""
+    days = int(seconds // 86400)
+    return f"{count(days, 'day') if days > 1 else duration_text(max(seconds, 0.0))} ago"
 
 
 def clock_text(seconds: float) -> str:

@@ -25,6 +25,7 @@ from primus_bootstrap.cli import (
     reset_verbs,
     rotate_verbs,
     run_verbs,
+    status_verbs,
     verify_verbs,
     workload_verbs,
 )
@@ -102,6 +103,7 @@ run_verbs.register(app)
 verify_verbs.register(app)
 bench_verbs.register(app)
 history_verbs.register(app)
+status_verbs.register(app)
 fleet_verbs.register(app)
 reset_verbs.register(app)
 kubernetes_verbs.register(app)

@@ -251,7 +251,7 @@ def run_change(change: Change, playbook: str, ask: Callable[[], None] | None, *,
     if change.before:
         write_draft(change.before)
     # Each phase depends on the previous ones: the old host is stopped only after the new one is ready and its jobs have ended.
-    options = replace(change.options, chained=True)
+    options = replace(change.options, chained=True, complete=True)
     try:
         report = run_and_report(change.cluster, plan, options, as_json=as_json, lock=lock) if plan else None
     except PlanError:

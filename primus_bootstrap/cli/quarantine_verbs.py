@@ -12,7 +12,7 @@ import typer
 
 from primus_bootstrap.cli.console import clock_text, coloured, emit, emit_json, emit_table, plain_table
 from primus_bootstrap.cli.day2 import ask_name, find_host, run_and_report, split_words
-from primus_bootstrap.cli.fleet_verbs import ask_hosts, targets_of_limit
+from primus_bootstrap.cli.fleet_verbs import targets_of_limit
 from primus_bootstrap.cli.options import (
     DEFAULT_HOSTS,
     AsJson,
@@ -29,20 +29,18 @@ from primus_bootstrap.cli.options import (
     examples,
 )
 from primus_bootstrap.cli.run_verbs import load_for_run, run_options
+from primus_bootstrap.cli.service_states import read_all_states
 from primus_bootstrap.core.errors import UsageError
 from primus_bootstrap.engine.plan import TargetHost, make_plan
-from primus_bootstrap.engine.ssh import known_hosts_path
-from primus_bootstrap.fleet.service import read_quarantine, read_services, service_task
 from primus_bootstrap.inventory.load import load_cluster
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from primus_bootstrap.engine.report import Report
     from primus_bootstrap.engine.run import Options
     from primus_bootstrap.fleet.service import Service
     from primus_bootstrap.inventory.cluster import Cluster
-    from primus_bootstrap.kubernetes.node_states import NodeState
 
 QUARANTINE, RELEASE = "day2/quarantine_node.yml", "day2/release_node.yml"
 # The same pattern as in roles/quarantine/filter_plugins: one line without characters of Ansible templates.
@@ -135,10 +133,7 @@ def list_(
     vault = ask_password("Vault password", ask=ask_vault_pass)
     cluster = load_cluster(hosts, vault_password_file=vault_password_file, ask_vault_pass=vault)
     listed = [target.host for target in targets_of_limit(cluster, limit or "all")]
-    with_controllers = dict.fromkeys([*listed, *cluster.groups.get("slurm_controller", ())])
-    targets = targets_of_limit(cluster, ",".join(with_controllers))
-    answers = ask_hosts(cluster, targets, service_task(targets, known_hosts=known_hosts_path(cluster), timeout_s=timeout_s))
-    services = _with_nodes(cluster, read_services(answers, listed))
+    services = [service for _, service in read_all_states(cluster, listed, timeout_s=timeout_s)]
     if as_json:
         emit_json({"schema": "primus.service/1", "cluster": cluster.name, "hosts": [asdict(service) for service in services]})
     else:
@@ -163,21 +158,6 @@ def _run(cluster: Cluster, name: str, playbook: str, options: Options, values: d
     if as_json:
         emit_json(report.to_json())
     return report
-
-
-def _with_nodes(cluster: Cluster, services: Sequence[Service]) -> tuple[Service, ...]:
-    """Add the state of the Kubernetes Nodes; the record on a Node is used if the host does not answer."""
-    if not any(cluster.groups.get(group) for group in ("kube_control_plane", "kube_node")):
-        return tuple(services)
-    from primus_bootstrap.kubernetes.node_states import read_states  # noqa: PLC0415 - its client takes a second to load
-
-    states = read_states(cluster, [service.host for service in services])
-    return tuple(_with_node(service, states[service.host]) if service.host in states else service for service in services)
-
-
-def _with_node(service: Service, node: NodeState) -> Service:
-    quarantine = service.quarantine or (read_quarantine(node.quarantine) if node.quarantine else None)
-    return replace(service, quarantine=quarantine, kubernetes=node.state, kubernetes_reason=node.reason)
 
 
 def _print(services: Iterable[Service]) -> None:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from primus_bootstrap.cli.console import coloured, count, duration_text, emit, emit_table, plain_table, program, short
 from primus_bootstrap.cli.printed_commands import with_inventory
 from primus_bootstrap.core.verdicts import OUTCOMES
+from primus_bootstrap.engine.history import run_folder
 from primus_bootstrap.engine.ssh import known_hosts_path
-from primus_bootstrap.engine.state_folder import runs_dir
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -146,7 +146,7 @@ def next_steps(cluster: Cluster, report: Report) -> str:
     """Return the paths and commands that an operator needs after a run."""
     call, file = program(), short(cluster.path)
     hosts = [host.host for host in report.hosts]
-    lines = {"report": short(runs_dir(cluster.state_dir) / report.run / "report.json")}
+    lines = {"report": short(run_folder(cluster.state_dir, report.run).report)}
     if report.exit_code == 0 and hosts:
         shown = [f"{name} ({cluster.connection(name).address})" for name in hosts[:3]]
         lines |= {

@@ -194,7 +194,7 @@ def _prepare(
 ) -> tuple[Cluster, Plan, Options]:
     cluster = load_for_run(hosts, options)
     plan = make_plan(cluster, phases=phases or (), start=start, limit=limit)
-    return cluster, plan, replace(options, limited=limit is not None)
+    return cluster, plan, replace(options, limited=limit is not None, complete=not phases and not start)
 
 
 def _confirm(cluster: Cluster, plan: Plan) -> None:

@@ -9,10 +9,8 @@ from primus_bootstrap.bench.placement.host_selection import HostSelection, selec
 from primus_bootstrap.bench.report.bench_report import read_run
 from primus_bootstrap.bench.results.store import BenchStore
 from primus_bootstrap.cli.console import say
-from primus_bootstrap.cli.fleet_verbs import ask_hosts, targets_of_limit
+from primus_bootstrap.cli.service_states import read_service_states
 from primus_bootstrap.core.errors import RunError
-from primus_bootstrap.engine.ssh import known_hosts_path
-from primus_bootstrap.fleet.service import read_services, service_task
 from primus_bootstrap.inventory.job_file import inventory_facts
 from primus_bootstrap.launch.watch.job_request import candidate_hosts, target_of
 from primus_bootstrap.launch.watch.job_spec import DIRECT, KUBERNETES
@@ -23,7 +21,6 @@ if TYPE_CHECKING:
 
     from primus_bootstrap.bench.placement.host_order import Speed
     from primus_bootstrap.bench.report.bench_report import BenchRun
-    from primus_bootstrap.fleet.service import Service
     from primus_bootstrap.inventory.cluster import Cluster
     from primus_bootstrap.launch.watch.job_request import JobRequest
 
@@ -42,19 +39,12 @@ def hosts_for_job(cluster: Cluster, request: JobRequest, *, timeout_s: float) ->
     target = target_of(request, facts)
     if not hosts and target == KUBERNETES:
         return HostSelection((), (), (), {}, {})  # the inventory does not contain the nodes of this cluster
-    unavailable = unavailable_hosts(_services(cluster, [*hosts, *spares], timeout_s))
+    unavailable = unavailable_hosts(read_service_states(cluster, [*hosts, *spares], timeout_s=timeout_s))
     named = {*request.hosts, *request.spares}
     # Slurm and Kubernetes have an order of their own, and so have hosts that the job names.
     sortable = [host for host in (*hosts, *spares) if host not in unavailable and host not in named and target == DIRECT]
     speeds = _speeds(cluster, sortable) if sortable else {}
     return select_hosts(hosts, spares, nodes=request.nodes, unavailable=unavailable, speeds=speeds)
-
-
-def _services(cluster: Cluster, hosts: Sequence[str], timeout_s: float) -> tuple[Service, ...]:
-    names = dict.fromkeys([*hosts, *cluster.groups.get("slurm_controller", ())])
-    targets = targets_of_limit(cluster, ",".join(names))
-    answers = ask_hosts(cluster, targets, service_task(targets, known_hosts=known_hosts_path(cluster), timeout_s=timeout_s))
-    return read_services(answers, hosts)
 
 
 def _speeds(cluster: Cluster, hosts: Sequence[str]) -> dict[str, Speed]:

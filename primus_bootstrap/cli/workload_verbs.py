@@ -113,7 +113,7 @@ def submit(
     with tempfile.TemporaryDirectory(prefix="primus-job-") as folder:
         variables = Path(folder) / "job.yml"
         variables.write_text(yaml.safe_dump({**job_file.values, **found}, sort_keys=False), encoding="utf-8")
-        report = run_plan(cluster, plan, replace(options, extra_vars=(f"@{variables}",)))
+        report = run_plan(cluster, plan, replace(options, extra_vars=(f"@{variables}",), submits=True))
     target, watcher = target_of(request, inventory_facts(cluster)), plan.hosts[0]
     if as_json:
         answer = {"id": id_, "target": target, "host": watcher, "folder": f"{request.folder}/{id_}"}

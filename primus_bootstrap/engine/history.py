@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,34 +13,39 @@ from primus_bootstrap.core.errors import UsageError
 from primus_bootstrap.engine.journal import read_journal
 from primus_bootstrap.engine.lock import read_holder
 from primus_bootstrap.engine.report import report_from_events, report_from_json
-from primus_bootstrap.engine.state_folder import RUNNER_LEFTOVERS, RunFolder, runs_dir
+from primus_bootstrap.engine.state_folder import RUNNER_LEFTOVERS, RunFolder, jobs_dir, runs_dir
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from primus_bootstrap.engine.report import Report, Result
+    from primus_bootstrap.engine.report import Report
 
 KEPT_RUNS = 50
 # Raised when a damaged report is read.
 UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError)
 
 
-@dataclass(frozen=True, slots=True)
-class HostStatus:
-    """The last run that reached a host, its result and phases, and the last run that changed the host."""
-
-    host: str
-    last_run: str = ""
-    last_result: Result | None = None
-    phases: tuple[str, ...] = ()
-    last_changed: str = ""
-
-
 def list_runs(state_dir: Path) -> tuple[RunFolder, ...]:
-    """Return the runs, newest first."""
+    """Return the runs, newest first, with those that submitted jobs."""
+    folders = [folder for root in (state_dir, jobs_dir(state_dir)) for folder in _run_folders(root)]
+    return tuple(sorted(folders, key=_run_of, reverse=True))
+
+
+def _run_folders(state_dir: Path) -> list[RunFolder]:
+    """Return the runs in one state folder, newest first."""
     root = runs_dir(state_dir)
-    folders = sorted((path for path in root.iterdir() if path.is_dir()), reverse=True) if root.is_dir() else []
-    return tuple(RunFolder(path) for path in folders if RunFolder(path).journal.exists())
+    folders = [RunFolder(path) for path in root.iterdir() if path.is_dir()] if root.is_dir() else []
+    return sorted((folder for folder in folders if folder.journal.exists()), key=_run_of, reverse=True)
+
+
+def _run_of(folder: RunFolder) -> str:
+    return folder.run
+
+
+def run_folder(state_dir: Path, run: str) -> RunFolder:
+    """Return the folder of a run of the cluster, or of a run that submitted a job."""
+    submission = RunFolder(runs_dir(jobs_dir(state_dir)) / run)
+    return submission if submission.path.is_dir() else RunFolder(runs_dir(state_dir) / run)
 
 
 def find_run(state_dir: Path, run: str) -> RunFolder:
@@ -67,7 +72,7 @@ def read_report(folder: RunFolder) -> Report | None:
 
 def last_report(state_dir: Path, *, verb: str = "") -> Report | None:
     """Return the report of the newest run, or of the newest run of one verb."""
-    return next((report for report in _reports(state_dir) if not verb or report.verb == verb), None)
+    return next((report for _, report in reports(state_dir) if not verb or report.verb == verb), None)
 
 
 def running_report(state_dir: Path) -> Report | None:
@@ -78,25 +83,6 @@ def running_report(state_dir: Path) -> Report | None:
     folder = RunFolder(runs_dir(state_dir) / (running(state_dir) or "none"))
     report = report_from_events(read_journal(folder.journal)) if folder.journal.is_file() else None
     return replace(report, killed=False, problem="") if report else None
-
-
-def host_statuses(state_dir: Path) -> dict[str, HostStatus]:
-    """Return the status of each host according to all runs except `diff`, which changes nothing."""
-    statuses: dict[str, HostStatus] = {}
-    for report in _reports(state_dir):
-        if report.verb == "diff":
-            continue
-        reached = [phase.phase for phase in report.phases if phase.state != "not_reached"]
-        hosts_of = planned_hosts(RunFolder(runs_dir(state_dir) / report.run))
-        for host in report.hosts:
-            if host.result == "not_reached":
-                continue
-            phases = tuple(phase for phase in reached if phase not in hosts_of or host.host in hosts_of[phase])
-            status = statuses.get(host.host) or HostStatus(host.host, report.run, host.result, phases)
-            if host.changed and not status.last_changed:
-                status = replace(status, last_changed=report.run)
-            statuses[host.host] = status
-    return statuses
 
 
 def planned_hosts(folder: RunFolder) -> dict[str, frozenset[str]]:
@@ -123,7 +109,7 @@ def delete_old_runs(state_dir: Path) -> None:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
     for path in runs_dir(state_dir).glob("*/inventory"):
         shutil.rmtree(path, ignore_errors=True)
-    newest = {folder.path for folder in list_runs(state_dir)[:KEPT_RUNS]}
+    newest = {folder.path for folder in _run_folders(state_dir)[:KEPT_RUNS]}
     root = runs_dir(state_dir)
     for path in root.iterdir() if root.is_dir() else ():
         if path not in newest:
@@ -131,13 +117,19 @@ def delete_old_runs(state_dir: Path) -> None:
 
 
 def running(state_dir: Path) -> str:
-    """Return the id of the run that holds the lock now, or an empty string."""
+    """Return the id of the run that holds the cluster's lock now, or an empty string."""
     holder = read_holder(state_dir)
     return holder.run if holder else ""
 
 
-def _reports(state_dir: Path) -> Iterator[Report]:
-    now = running(state_dir)
+def running_runs(state_dir: Path) -> frozenset[str]:
+    """Return the ids of the runs that have not ended: that of the cluster, and the submission of a job."""
+    return frozenset(run for run in (running(state_dir), running(jobs_dir(state_dir))) if run)
+
+
+def reports(state_dir: Path) -> Iterator[tuple[RunFolder, Report]]:
+    """Yield the reports of the runs that have ended, newest first."""
+    now = running_runs(state_dir)
     for folder in list_runs(state_dir):
-        if folder.run != now and (report := read_report(folder)):
-            yield report
+        if folder.run not in now and (report := read_report(folder)):
+            yield folder, report

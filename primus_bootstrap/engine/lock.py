@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _CHILDREN_WAIT_S = 30.0
 # `read_holder` of another command holds the lock for a moment.
-_GRACE_S = 0.5
+GRACE_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def children_lock(state_dir: Path) -> Path:
 
 
 @contextlib.contextmanager
-def cluster_lock(state_dir: Path, *, verb: str, run: str, wait_s: float = _CHILDREN_WAIT_S) -> Iterator[HeldLock]:
+def cluster_lock(state_dir: Path, *, verb: str, run: str, wait_s: float = _CHILDREN_WAIT_S, grace_s: float = GRACE_S) -> Iterator[HeldLock]:
     """Hold the lock of a cluster during a `with` block.
 
     A verb that edits hosts.yaml takes the lock before it reads the file and releases it after its run.
@@ -66,6 +66,7 @@ def cluster_lock(state_dir: Path, *, verb: str, run: str, wait_s: float = _CHILD
         state_dir: The cluster's state folder; created with mode 0700 if it is missing.
         verb: The verb of the holder, for the error message of the next command.
         wait_s: How long to wait for the Ansible processes of a holder that died.
+        grace_s: How long to wait for a holder that lives.
 
     Raises:
         LockedError: Another process holds the lock.
@@ -75,7 +76,7 @@ def cluster_lock(state_dir: Path, *, verb: str, run: str, wait_s: float = _CHILD
         with state_errors(PlanError, state_dir):
             state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
             descriptor = _open(state_dir / "lock", stack)
-            if not _lock_within(descriptor, _GRACE_S):
+            if not _lock_within(descriptor, grace_s):
                 raise _locked(state_dir)
             _wait_for_children(state_dir, wait_s)
             holder = Holder(os.getpid(), getpass.getuser(), socket.gethostname(), verb, run, time.time())

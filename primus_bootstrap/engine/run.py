@@ -26,14 +26,14 @@ from primus_bootstrap.engine.fixes import known_fix
 from primus_bootstrap.engine.history import delete_old_runs
 from primus_bootstrap.engine.hostkeys import key_conflicts, pin_host_keys, without_hosts
 from primus_bootstrap.engine.journal import Journal
-from primus_bootstrap.engine.lock import HeldLock, children_lock, cluster_lock
+from primus_bootstrap.engine.lock import GRACE_S, HeldLock, children_lock, cluster_lock
 from primus_bootstrap.engine.playbooks import load_plays
 from primus_bootstrap.engine.report import Tally, report_text
 from primus_bootstrap.engine.runner import AnsibleRunner, Job, last_error
 from primus_bootstrap.engine.ssh import known_hosts_path, ssh_name
-from primus_bootstrap.engine.state_folder import RunFolder, new_run_id, runs_dir, state_errors
+from primus_bootstrap.engine.state_folder import RunFolder, jobs_dir, new_run_id, runs_dir, state_errors
 from primus_bootstrap.engine.translate import Translator
-from primus_bootstrap.inventory.snapshot import take_snapshot
+from primus_bootstrap.inventory.snapshot import file_sums, take_snapshot
 
 if TYPE_CHECKING:
     import threading
@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 
 _STARTING = "starting Ansible, which first reads all playbooks and roles"
 _CONTINUING = "starting Ansible again, for the remaining hosts"
+# A submission takes some 20 s, so the next one waits for it.
+_SUBMISSION_WAIT_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,8 @@ class Options:
     `limited`: the plan excludes hosts of its groups. `extra_vars`: `@file` or `key=value`, as for Ansible's `-e`. `check`:
     change nothing and report differences. Passwords are passed to Ansible in files with mode 0600, which are deleted as soon
     as Ansible has read them. `forks`: 0 for the value in ansible.cfg. `chained`: each phase depends on the previous ones, so
-    the run ends with the first phase that Ansible aborts.
+    the run ends with the first phase that Ansible aborts. `complete`: the plan has every phase that its hosts need. `submits`: the
+    run submits a job and does not change the cluster, so it takes the lock of submissions instead of the cluster's.
     """
 
     verb: str = "apply"
@@ -71,6 +74,8 @@ class Options:
     vault_password_file: Path | None = None
     forks: int = 0
     chained: bool = False
+    complete: bool = False
+    submits: bool = False
 
 
 def apply_plan(  # noqa: PLR0913 - three values and four hooks for the caller
@@ -100,7 +105,9 @@ def apply_plan(  # noqa: PLR0913 - three values and four hooks for the caller
     """
     started = time.time()
     state_dir = cluster.state_dir.absolute()  # Ansible runs in another folder
-    with nullcontext(lock) if lock else cluster_lock(state_dir, verb=options.verb, run=new_run_id(started)) as held:
+    state_dir = jobs_dir(state_dir) if options.submits else state_dir
+    grace_s = _SUBMISSION_WAIT_S if options.submits else GRACE_S
+    with nullcontext(lock) if lock else cluster_lock(state_dir, verb=options.verb, run=new_run_id(started), grace_s=grace_s) as held:
         if held.state_dir != state_dir:
             raise PlanError(f"cluster_name in hosts.yaml was changed to {cluster.name} in the meantime", fix="run the same command again")
         folder = RunFolder(runs_dir(state_dir) / held.run)
@@ -111,6 +118,8 @@ def apply_plan(  # noqa: PLR0913 - three values and four hooks for the caller
                 folder.path.mkdir(mode=0o700, parents=True)
                 write_atomic(folder.plan, json.dumps(plan.to_json(), indent=1) + "\n", mode=0o600)
                 inventory = take_snapshot(cluster.path.absolute(), folder.inventory, cluster.sums)
+                inputs = {"complete": options.complete, "files": file_sums(inventory)}
+                write_atomic(folder.inputs, json.dumps(inputs, indent=1) + "\n", mode=0o600)
                 journal = stack.enter_context(closing(Journal(folder.journal)))
             session = _RunSession(cluster, plan, options, folder, inventory, journal, on_event, cancel, runner or AnsibleRunner())
             return session.run(started)
@@ -226,7 +235,7 @@ class _RunSession:
             arguments=tuple(_arguments(self.options, private, unread)),
             private_dir=private,
             artifacts_dir=artifacts,
-            lock=children_lock(self.cluster.state_dir.absolute()),
+            lock=children_lock(self.folder.state_dir),
             lines=artifacts / "lines.jsonl",
         )
 

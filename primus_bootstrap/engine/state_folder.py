@@ -28,6 +28,11 @@ def runs_dir(state_dir: Path) -> Path:
     return state_dir / "runs"
 
 
+def jobs_dir(state_dir: Path) -> Path:
+    """Return the state folder of the runs that submit jobs. They change no cluster, so they have a lock of their own."""
+    return state_dir / "jobs"
+
+
 @dataclass(frozen=True, slots=True)
 class RunFolder:
     """The files of one run, under `<state>/runs/<id>/`."""
@@ -40,6 +45,11 @@ class RunFolder:
         return self.path.name
 
     @property
+    def state_dir(self) -> Path:
+        """The state folder that the run is in."""
+        return self.path.parents[1]
+
+    @property
     def journal(self) -> Path:
         """One JSON line per event."""
         return self.path / "journal.jsonl"
@@ -48,6 +58,11 @@ class RunFolder:
     def plan(self) -> Path:
         """The plan of the run."""
         return self.path / "plan.json"
+
+    @property
+    def inputs(self) -> Path:
+        """What the run started from: whether its plan is complete, and the checksums of hosts.yaml and its variable files."""
+        return self.path / "inputs.json"
 
     @property
     def report(self) -> Path:

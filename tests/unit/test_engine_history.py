@@ -12,10 +12,8 @@ from primus_bootstrap.core.errors import UsageError
 from primus_bootstrap.engine import history
 from primus_bootstrap.engine.events import Event, PhaseFinished, PhaseStarted, Recap, RunFinished, RunStarted
 from primus_bootstrap.engine.history import (
-    HostStatus,
     delete_old_runs,
     find_run,
-    host_statuses,
     last_report,
     list_runs,
     read_report,
@@ -60,18 +58,6 @@ def test_runs_are_listed_newest_first_and_found_by_prefix(tmp_path: Path) -> Non
         find_run(tmp_path, "2026")
     with pytest.raises(UsageError, match="no run starts with 1999"):
         find_run(tmp_path, "1999")
-
-
-def test_status_names_the_last_run_and_the_last_change_of_each_host(tmp_path: Path) -> None:
-    """A later run without changes, or with other hosts, does not hide the earlier one; a diff does not count."""
-    write_run(tmp_path, "20260101T000000Z-aaaa", seconds=1, changed=2)
-    write_run(tmp_path, "20260102T000000Z-aaaa", seconds=1, hosts=("a",))
-    write_run(tmp_path, "20260103T000000Z-aaaa", seconds=1, changed=1, verb="diff")
-
-    assert host_statuses(tmp_path) == {
-        "a": HostStatus("a", "20260102T000000Z-aaaa", "ok", ("gpu",), "20260101T000000Z-aaaa"),
-        "b": HostStatus("b", "20260101T000000Z-aaaa", "changed", ("gpu",), "20260101T000000Z-aaaa"),
-    }
 
 
 def test_old_runs_and_secrets_of_killed_runs_are_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

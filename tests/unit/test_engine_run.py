@@ -13,15 +13,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from primus_bootstrap import content
-from primus_bootstrap.core.errors import PlanError, RunError
+from primus_bootstrap.core.errors import LockedError, PlanError, RunError
+from primus_bootstrap.engine import run as engine_run
 from primus_bootstrap.engine.environment import ansible_environment
 from primus_bootstrap.engine.events import Event, Recap, RunFinished
-from primus_bootstrap.engine.history import last_report, list_runs
+from primus_bootstrap.engine.history import delete_old_runs, last_report, list_runs
 from primus_bootstrap.engine.journal import read_journal
 from primus_bootstrap.engine.lock import cluster_lock, read_holder
 from primus_bootstrap.engine.plan import make_plan
 from primus_bootstrap.engine.report import report_from_events
 from primus_bootstrap.engine.run import Options, apply_plan
+from primus_bootstrap.engine.state_folder import jobs_dir
 from primus_bootstrap.inventory.snapshot import file_sums
 from tests.unit.engine_rig import LOCAL, make_cluster, write_playbooks
 
@@ -321,6 +323,37 @@ def test_a_run_uses_the_lock_of_its_caller(cluster: Cluster) -> None:
     assert report.run == held.run
     assert holder
     assert holder.run == held.run
+
+
+def test_a_submission_does_not_wait_for_a_change_of_the_cluster(cluster: Cluster) -> None:
+    """It has its own lock, for its Ansible processes too, and its own runs, which the change does not delete."""
+    runner = FakeRunner(["results"])
+    with cluster_lock(cluster.state_dir, verb="apply", run="20261111T000000Z-0000"):
+        report, _ = run(cluster, runner, Options(verb="workload submit", submits=True))
+    delete_old_runs(cluster.state_dir)
+
+    (folder,) = list_runs(cluster.state_dir)
+    assert (folder.run, folder.state_dir) == (report.run, jobs_dir(cluster.state_dir.absolute()))
+    assert runner.jobs[0].lock == jobs_dir(cluster.state_dir.absolute()) / "lock.children"
+
+
+def test_two_submissions_do_not_run_at_the_same_time(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They may be for the same job. A change of the cluster does not wait for a submission."""
+    monkeypatch.setattr(engine_run, "_SUBMISSION_WAIT_S", -1.0)
+    with cluster_lock(jobs_dir(cluster.state_dir), verb="workload submit", run="r"):
+        with pytest.raises(LockedError, match=r"locked by workload submit of"):
+            run(cluster, FakeRunner(["results"]), Options(verb="workload submit", submits=True))
+        report, _ = run(cluster, FakeRunner(["results"]))
+
+    assert report.verb == "apply"
+
+
+def test_a_run_records_its_inputs(cluster: Cluster) -> None:
+    """`status` needs to know whether the plan was complete, and which files the run read."""
+    run(cluster, FakeRunner(["results"]), Options(complete=True))
+
+    (folder,) = list_runs(cluster.state_dir)
+    assert json.loads(folder.inputs.read_text(encoding="utf-8")) == {"complete": True, "files": file_sums(cluster.path)}
 
 
 def test_a_lock_of_another_cluster_is_an_error(cluster: Cluster, tmp_path: Path) -> None:

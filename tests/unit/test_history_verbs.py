@@ -1,4 +1,4 @@
-"""The verbs `status`, `report` and `runs`, during a run and after an interrupted one."""
+"""The verbs `report` and `runs`, during a run and after an interrupted one."""
 
 from __future__ import annotations
 
@@ -74,14 +74,6 @@ def output(*words: object) -> str:
     return result.output
 
 
-def test_status_shows_the_running_apply(running: Path) -> None:
-    """The line names verb, run and phase, and `no run yet` is not printed."""
-    text = output("status", running)
-
-    assert f"run {RUN}; phase 2 of 3, gpu, for 1m0" in text
-    assert "no run yet" not in text
-
-
 def test_report_shows_the_running_apply(running: Path) -> None:
     """Hosts with unfinished phases are running; nothing is called killed or interrupted."""
     text = output("report", running)
@@ -106,12 +98,3 @@ def test_a_run_without_events_has_just_started(hosts: Path) -> None:
         result = CliRunner().invoke(app, ["report", str(hosts)])
 
     assert "has just started" in str(result.exception)
-
-
-def test_status_lists_only_the_phases_of_a_host(hosts: Path) -> None:
-    """After an interrupt in `gpu`, a host without a GPU has not reached that phase."""
-    write_run(hosts.parent / ".primus" / "blue", end=RunFinished(time.time(), 130))
-
-    found = {host["host"]: host["phases"] for host in json.loads(output("status", hosts, "--json"))["hosts"]}
-
-    assert found == {"n1": ["baseline"], "n2": ["baseline", "gpu"]}
