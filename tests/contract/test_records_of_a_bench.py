@@ -145,7 +145,7 @@ def test_the_statistics_of_the_perf_test_equal_those_of_the_role(seed: int, tmp_
     rounds: list[int] = []
     while len(rounds) <= JudgingSettings().max_rounds and (round_ := request_reruns(store, benched)):
         rounds.append(round_)
-        for host in json.loads((store.folder / "again.json").read_text())["hosts"]:
+        for host in json.loads((store.folder / "reruns.json").read_text())["hosts"]:
             (step,) = steps_for_host(store.answers(host), REQUEST, round_=round_, reruns=store.reruns(host))
             repeats = int(step["argv"][step["argv"].index("--repeats") + 1])
             store.add_round(host, [as_step(fleet.measure(host, repeats=repeats, started=NOW + round_))], now=NOW + 2 + round_)

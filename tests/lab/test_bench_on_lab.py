@@ -139,7 +139,7 @@ def test_lost_node_is_unknown(gate: RunningLab) -> None:
     argv = [sys.executable, "-m", "primus_bootstrap", "bench", str(gate.hosts_file), "--json"]
     with subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
         incoming = gate.state_dir / f"bench/incoming/{NODE}.json"
-        assert wait_for(lambda: incoming.exists() and '"asked": true' in incoming.read_text(), timeout_s=300)
+        assert wait_for(lambda: incoming.exists() and '"requested": true' in incoming.read_text(), timeout_s=300)
         gate.fault("kill", NODE)
         out, err = running.communicate(timeout=600)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from primus_bootstrap.core.structured import readable
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -26,6 +28,7 @@ Action = Literal["quarantine", "release", "hold", "leave"]
 LEAVE: Action = "leave"
 
 
+@readable
 @dataclass(frozen=True, slots=True)
 class QuarantineRecord:
     """A record that keeps a host out of service. A drain or cordon without a record is not one."""

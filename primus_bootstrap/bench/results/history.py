@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from primus_bootstrap.bench.results.reader import Series, device_key, measurable
 from primus_bootstrap.core.atomic_files import write_all
 from primus_bootstrap.core.errors import RunError
+from primus_bootstrap.core.structured import readable
 from primus_bootstrap.core.verdicts import OUTCOMES, Outcome
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ SCHEMA = "primus.bench-history/1"
 _MODE = 0o600
 
 
+@readable
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
     """The software versions of a host; empty where unknown or not installed. `profile` is a digest."""

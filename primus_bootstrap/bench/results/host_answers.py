@@ -11,7 +11,7 @@ from primus_bootstrap.bench.results.history import Fingerprint
 from primus_bootstrap.core.structured import read, readable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
 _MAX_JOBS = 4
 
@@ -45,61 +45,50 @@ class StepOutput:
         return first_names(self.jobs, _MAX_JOBS)
 
 
+@readable
 @dataclass(frozen=True, slots=True)
-class HostFacts:
+class StepRound:
+    """The steps of one round."""
+
+    now: float  # the host's clock after them (seconds since the epoch)
+    steps: tuple[StepOutput, ...]
+
+
+@readable
+@dataclass(frozen=True, slots=True)
+class BenchFacts:
     """What a host reports before it is measured."""
 
-    due: str  # why a bench is due; empty if none is
-    fingerprint: Fingerprint  # software versions
-    record: QuarantineRecord | None  # its quarantine record
     now: float  # the host's clock (seconds since the epoch)
-    gpus: int  # number of GPUs
+    fingerprint: Fingerprint  # software versions
+    due: str = ""  # why a bench is due; empty if none is
+    record: QuarantineRecord | None = None  # its quarantine record
+    gpus: int = 0  # number of GPUs
 
 
-def _parse_facts(host: str, data: Mapping[str, Any]) -> HostFacts | None:
-    if not data:
-        return None
-    record = data.get("record") or {}
-    return HostFacts(
-        due=str(data.get("due") or ""),
-        fingerprint=Fingerprint(**data["fingerprint"]),
-        record=QuarantineRecord(
-            str(record["owner"]), str(record["reason"]), float(record["time"]), own_clock=record.get("clock", host) == host
-        )
-        if record
-        else None,
-        now=float(data["now"]),
-        gpus=int(data.get("gpus") or 0),
-    )
-
-
+@readable
 @dataclass(frozen=True, slots=True)
 class HostAnswers:
     """Everything that a host reported so far."""
 
-    facts: HostFacts | None = None  # None if the host was lost before it reported anything
+    facts: BenchFacts | None = None  # None if the host was lost before it reported anything
     requested: bool = False  # whether steps were sent to the host
-    # The steps of each round, with the host's clock after them (seconds since the epoch).
-    rounds: tuple[tuple[float, tuple[StepOutput, ...]], ...] = ()
+    rounds: tuple[StepRound, ...] = ()
 
     @property
     def steps(self) -> tuple[StepOutput, ...]:
         """The steps of all rounds."""
-        return tuple(step for _, steps in self.rounds for step in steps)
+        return tuple(step for round_ in self.rounds for step in round_.steps)
 
     @property
     def now(self) -> float:
         """The host's clock at its last answer."""
-        return self.rounds[-1][0] if self.rounds else self.facts.now if self.facts else 0.0
+        return self.rounds[-1].now if self.rounds else self.facts.now if self.facts else 0.0
 
 
 def parse_answers(host: str, data: Mapping[str, Any]) -> HostAnswers:
-    """Read a host's file of the store."""
-    rounds: Sequence[Mapping[str, Any]] = data["measured"]
-    return HostAnswers(
-        facts=_parse_facts(host, data["seen"]),
-        requested=bool(data["asked"]),
-        rounds=tuple(
-            (float(round_["now"]), tuple(read(StepOutput, step, ignore_unknown=True) for step in round_["steps"])) for round_ in rounds
-        ),
-    )
+    """Read a host's file of the store. In it, a quarantine record names the host whose clock gave its time."""
+    facts, record = data.get("facts"), (data.get("facts") or {}).get("record")
+    if facts:
+        facts = {**facts, "record": {**record, "own_clock": record.get("clock", host) == host} if record else None}
+    return read(HostAnswers, {**data, "facts": facts or None}, ignore_unknown=True)

@@ -4,7 +4,7 @@ incoming/HOST.json          facts of a host and the output of its steps, for the
 incoming/fabric.json        state of the runs over several hosts
 incoming/fabric.jsonl       finished runs over several hosts
 incoming/groups/HOST.json   a host's answer in the current round of these runs
-again.json                  the round of reruns, with repeats by host and benchmark
+reruns.json                 the round of reruns, with repeats by host and benchmark
 decisions.json              hosts to quarantine and to release, and hosts that passed; the role `bench` carries it out
 history.jsonl               results of earlier benches by device
 breaker.json                exists while the breaker is open
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     from primus_bootstrap.bench.results.history import DeviceRecord
 
 DECISIONS_SCHEMA = "primus.bench-decisions/1"
-_RERUNS = "again.json"
+_RERUNS = "reruns.json"
 _DECISIONS = "decisions.json"
 _FABRIC_STATE = "incoming/fabric.json"
-_NO_ANSWERS: Mapping[str, Any] = {"seen": {}, "asked": False, "measured": []}
+_NO_ANSWERS: Mapping[str, Any] = {"facts": None, "requested": False, "rounds": []}
 
 
 def check_tier(policy_file: str, tier: str) -> list[str]:
@@ -96,27 +96,27 @@ class BenchStore:
 
     def save_facts(self, host: str, facts: Mapping[str, Any]) -> None:
         """Save the facts of a host."""
-        self._write(_host_file(host), {**_NO_ANSWERS, "seen": dict(facts)})
+        self._write(_host_file(host), {**_NO_ANSWERS, "facts": dict(facts)})
 
     def mark_requested(self, host: str) -> None:
         """Note that steps are sent to a host. If it never answers, it counts as lost."""
-        self._write(_host_file(host), {**self._raw_answers(host), "asked": True})
+        self._write(_host_file(host), {**self._raw_answers(host), "requested": True})
 
     def add_round(self, host: str, steps: Sequence[Mapping[str, Any]], *, now: float) -> None:
         """Add the output of a round of steps; `now` is the host's clock (seconds since the epoch)."""
         answers = self._raw_answers(host)
-        self._write(_host_file(host), {**answers, "measured": [*answers["measured"], {"now": now, "steps": list(steps)}]})
+        self._write(_host_file(host), {**answers, "rounds": [*answers["rounds"], {"now": now, "steps": list(steps)}]})
 
     def answers(self, host: str) -> HostAnswers:
         """Return what a host reported so far. A damaged file counts as no answer, so the host is lost and not passed."""
         try:
             return parse_answers(host, self._raw_answers(host))
-        except (KeyError, TypeError, ValueError, AttributeError, InvalidDataError):
+        except (TypeError, AttributeError, InvalidDataError):
             return HostAnswers()
 
     def _raw_answers(self, host: str) -> Mapping[str, Any]:
         try:
-            return self._load(_host_file(host)) or _NO_ANSWERS
+            return {**_NO_ANSWERS, **(self._load(_host_file(host)) or {})}
         except ValueError:
             return _NO_ANSWERS
 
