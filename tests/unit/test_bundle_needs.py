@@ -92,3 +92,20 @@ def test_additional_packages_are_needs(tmp_path: Path) -> None:
     needs = needs_of(tmp_path, "airgap_release: noble\nbaseline_packages_extra: [tmux]", "gpu_node: {hosts: {g1: }}")
 
     assert hosts_of(needs, "tmux") == ("g1",)
+
+
+def test_trivy_loads_its_databases_from_the_mirror(tmp_path: Path) -> None:
+    """Offline, Trivy updates its databases only if harbor_trivy_databases names a registry that has them."""
+    groups = "kube_control_plane: {hosts: {cp1: }}\netcd: {hosts: {cp1: }}\nkube_cert_manager: {hosts: {cp1: }}\nharbor: {hosts: {cp1: }}"
+    variables = "harbor_hostname: harbor.example.com\nharbor_storage_class: local\nharbor_trivy_offline: true"
+    mirror = "\nharbor_trivy_databases: mirror.example.com:5000/aquasecurity"
+
+    without, with_mirror = (
+        next(chart.values["trivy"] for chart in needs_of(tmp_path, text, groups).charts if chart.role == "harbor")
+        for text in (variables, variables + mirror)
+    )
+
+    assert (without["skipUpdate"], without["skipJavaDBUpdate"], "dbRepository" in without) == (True, True, False)
+    assert (with_mirror["skipUpdate"], with_mirror["skipJavaDBUpdate"], with_mirror["offlineScan"]) == (False, False, True)
+    assert with_mirror["dbRepository"] == ["mirror.example.com:5000/aquasecurity/trivy-db"]
+    assert with_mirror["javaDBRepository"] == ["mirror.example.com:5000/aquasecurity/trivy-java-db"]

@@ -33,6 +33,12 @@ RIGHT: dict[str, Any] = {
         ({"harbor_projects": [{"name": "a"}, {"name": "a"}]}, ["harbor-twice"]),
         ({"harbor_projects": [{"name": "A"}]}, ["harbor-name"]),
         ({"harbor_trivy": False, "harbor_projects": [{"name": "a", "block_severity": "low"}]}, ["harbor-scan"]),
+        ({"harbor_trivy_offline": True, "harbor_projects": [{"name": "a", "block_severity": "low"}]}, ["harbor-trivy-database"]),
+        ({"harbor_trivy_offline": True, "harbor_projects": [{"name": "a"}]}, []),
+        (
+            {"harbor_trivy_offline": True, "harbor_trivy_databases": "r/x", "harbor_projects": [{"name": "a", "block_severity": "low"}]},
+            [],
+        ),
         ({"harbor_gc_cron": "30 0 3 * * 6"}, ["harbor-cron"]),
         ({"harbor_nodes_robot": "nodes"}, ["harbor-nodes-robot"]),
         ({"harbor_nodes_robot": "nodes", "harbor_robots": [{"name": "nodes"}]}, []),

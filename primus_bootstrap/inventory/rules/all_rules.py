@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.inventory.rules import (
+    closed_network,
     gateway,
     group_membership,
     hosts,
@@ -43,6 +44,7 @@ RULES: tuple[Rule, ...] = (
     *monitoring.RULES,
     *gateway.RULES,
     *kubernetes_services.RULES,
+    *closed_network.RULES,
     *scheduling.RULES,
 )
 

@@ -29,6 +29,8 @@ VARIABLES = (
     "harbor_database_storage_class",
     "harbor_s3_bucket",
     "harbor_trivy",
+    "harbor_trivy_offline",
+    "harbor_trivy_databases",
     "harbor_projects",
     "harbor_robots",
     "harbor_nodes_robot",
@@ -140,10 +142,20 @@ def _content(values: Mapping[str, Any]) -> Iterator[Finding]:
     if puller and puller not in [one.get("name", "") for one in robots]:
         what = f"harbor_nodes_robot is {puller}, which harbor_robots does not contain"
         yield "harbor_nodes_robot", what, "add the robot to harbor_robots, or leave harbor_nodes_robot empty", "harbor-nodes-robot"
-    for project in projects:
-        if project.get("block_severity") and not values.get("harbor_trivy", True):
-            what = f"the project {project.get('name')} has block_severity, and harbor_trivy is false: no image would be scanned"
-            yield "harbor_projects", what, "set harbor_trivy to true, or remove block_severity", "harbor-scan"
+    blocking = [str(project.get("name")) for project in projects if project.get("block_severity")]
+    for name in blocking if not values.get("harbor_trivy", True) else ():
+        what = f"the project {name} has block_severity, and harbor_trivy is false: no image would be scanned"
+        yield "harbor_projects", what, "set harbor_trivy to true, or remove block_severity", "harbor-scan"
+    if blocking and values.get("harbor_trivy", True) and values.get("harbor_trivy_offline"):
+        yield from database_finding(values, "harbor_trivy_offline is true", blocking[0])
+
+
+def database_finding(values: Mapping[str, Any], reason: str, project: str) -> Iterator[Finding]:
+    """Report that Trivy cannot load its database. Harbor refuses to serve an unscanned image of a project with block_severity."""
+    if not values.get("harbor_trivy_databases"):
+        what = f"{reason}, and Trivy has no database: Harbor would block every pull from the project {project}, which has block_severity"
+        fix = "copy ghcr.io/aquasecurity/trivy-db:2 and trivy-java-db:1 to a registry of your network, and set harbor_trivy_databases to it"
+        yield "harbor_projects", what, f"{fix}; or remove block_severity", "harbor-trivy-database"
 
 
 def _crons(values: Mapping[str, Any]) -> Iterator[Finding]:
