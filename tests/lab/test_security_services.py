@@ -99,7 +99,7 @@ def test_forged_metrics_do_not_affect_other_runs(people: People) -> None:
     assert "999999" not in "\n".join(line for line in text.splitlines() if 'user="bob"' in line or "user=" not in line)
     assert re.search(r"(?m)^primus_train_step\{.*bobs.*\} 7(\.0)?$", text), text[-3000:]
     assert "root:" not in text
-    assert people.is_logged("node3", "of ada were left out", since)
+    assert people.is_logged("node3", "of ada were dropped", since)
 
 
 @pytest.mark.fault
