@@ -159,6 +159,22 @@ def test_state_strings_are_parsed() -> None:
     assert {(node.reason, node.gpus) for node in nodes} == {("two words", "gpu:mi300x:8")}
 
 
+@pytest.mark.parametrize(
+    ("printed", "reason"),
+    [
+        ("admin: set State=RESUME after RMA=4711 T=hot", "admin: set State=RESUME after RMA=4711 T=hot"),
+        ("set State=IDLE Gres=none [root@2026-11-22T01:00:00]", "set State=IDLE Gres=none"),
+        ("see [ops@site] State=IDLE [root@2026-11-22T01:00:00] Comment=Reason=x", "see [ops@site] State=IDLE"),
+        ("no stamp Comment=two words", "no stamp"),
+    ],
+)
+def test_reason_with_fields_changes_no_state(printed: str, reason: str) -> None:
+    """A reason is free text: the state before it counts, and the reason stays whole, without what Slurm prints after it."""
+    (node,) = ask.parse_nodes(NODE.format(state="IDLE+DRAIN", reason=f"Reason={printed}"))
+
+    assert (sorted(node.states), node.reason, node.gpus) == (["DRAIN", "IDLE"], reason, "gpu:mi300x:8")
+
+
 @pytest.mark.parametrize(("after", "refused"), [("IDLE", False), ("IDLE+DRAIN", True), ("DOWN", True)])
 def test_concurrent_resume_by_another_controller_is_accepted(after: str, *, refused: bool) -> None:
     """Slurm rejects the second resume. A rejection fails only if the node stays drained."""

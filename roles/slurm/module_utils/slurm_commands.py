@@ -62,10 +62,21 @@ def call(words: Sequence[str], limit_s: float = CALL_S) -> Answer:
     return Answer(done.returncode, (done.stdout + done.stderr).strip())
 
 
+# A reason is free text, and the time and user that Slurm appends end it. Without them, the fields that can follow do.
+_STAMPED_REASON = re.compile(r"\sReason=(.*?) \[\S+@\d\S*\](?=\s|$)")
+_REASON = re.compile(r"\sReason=(.*?)(?=\s(?:Comment|Extra|InstanceId|InstanceType|ReservationName)=|$)")
+
+
 def fields(line: str) -> dict[str, str]:
-    """Return the NAME=VALUE fields of a line of `scontrol --oneliner`. Values may contain spaces."""
+    """Return the NAME=VALUE fields of a line of `scontrol --oneliner`. Values may contain spaces; the first field of a name counts."""
     parts = re.split(r"(?:^|\s)([A-Z][A-Za-z/:]*)=", line)
-    return {name: value.strip() for name, value in zip(parts[1::2], parts[2::2])}  # noqa: B905 (RHEL 9 has Python 3.9)
+    return {name: value.strip() for name, value in reversed(list(zip(parts[1::2], parts[2::2])))}  # noqa: B905 (RHEL 9 has Python 3.9)
+
+
+def _reason(line: str) -> str:
+    """Return the reason of a node, which may contain NAME=VALUE itself."""
+    found = _STAMPED_REASON.search(line) or _REASON.search(line)
+    return found.group(1).strip() if found else ""
 
 
 def parse_nodes(text: str) -> tuple[NodeState, ...]:
@@ -76,9 +87,8 @@ def parse_nodes(text: str) -> tuple[NodeState, ...]:
         if "NodeName" in found and "State" in found:
             words = re.findall(r"[A-Z_]+|\*", found["State"])
             states = frozenset("NOT_RESPONDING" if word == "*" else word for word in words)
-            reason = re.sub(r" \[\S+@\S+\]$", "", found.get("Reason", ""))
             gpus = re.sub(r"\(S:[^)]*\)", "", found.get("Gres", "")).replace("(null)", "")
-            nodes.append(NodeState(found["NodeName"], states, reason, gpus))
+            nodes.append(NodeState(found["NodeName"], states, _reason(line), gpus))
     return tuple(nodes)
 
 
