@@ -78,6 +78,13 @@ HARMLESS = [
     "EDAC MC0: 1 CE memory read error on CPU_SrcID#0",
     "amdgpu 0000:05:00.0: amdgpu: 0 uncorrectable hardware errors detected in total in umc block",
     "nvme nvme0: 96/0/0 default/read/poll queues",
+    "NVRM: Xid (PCI:0000:01:00): 144, SAW_MVB Nonfatal XC0 i0 Link 0 (0x00000001 0x00000008 0x00000000 0x00000000 0x00000000 0x00000000)",
+    "NVRM: Xid (PCI:0000:3b:00): 63, pid='<unknown>', name=<unknown>, Row Remapper: New row (0x00000000e8e9b5c0) marked for remapping",
+    "NVRM: Xid (PCI:0000:18:00): 154, GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)",
+]
+FATAL = [
+    "NVRM: Xid (PCI:0000:dc:00): 149, NETIR_LINK_EVT Fatal XC0 i0 Link 00 (0x026001c6 0x00000000 0x00000000 0x00000000)",
+    "NVRM: Xid (PCI:0000:18:00): 154, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)",
 ]
 
 
@@ -86,6 +93,32 @@ def test_corrected_errors_and_program_faults_match_no_kind() -> None:
     found = {name for name, entry in table("kernel_messages").items() if check_lines(HARMLESS, entry, "1 h").verdict != "pass"}
 
     assert found == set()
+
+
+@pytest.mark.parametrize("line", FATAL)
+def test_fatal_link_events_and_needed_actions_count(line: str) -> None:
+    """A fatal NVLink event, and an action that the GPU needs for its recovery, fail kernel_gpu."""
+    assert check_lines([line], table("kernel_messages")["gpu"], "1 h").verdict == "fail"
+
+
+def test_needed_action_counts_until_it_is_none_again() -> None:
+    """Only a later line of the same GPU withdraws it; the error that caused it still counts."""
+    needed, other, none = (
+        f"NVRM: Xid (PCI:0000:{gpu}:00): 154, GPU recovery action changed from {change}"
+        for gpu, change in (
+            ("18", "0x0 (None) to 0x4 (Drain and Reset)"),
+            ("2a", "0x0 (None) to 0x4 (Drain and Reset)"),
+            ("18", "0x4 (Drain and Reset) to 0x0 (None)"),
+        )
+    )
+    kind = table("kernel_messages")["gpu"]
+    found = [
+        check_lines(lines, kind, "1 h").found for lines in ([needed, none], [needed, other, none], [none, needed], [needed, none, needed])
+    ]
+    lost = check_lines(["NVRM: Xid (PCI:0000:18:00): 79, pid=1, GPU has fallen off the bus.", needed, none], kind, "1 h")
+
+    assert found == ["0 of 2", "1 of 3", "1 of 2", "1 of 3"]
+    assert (lost.verdict, lost.found) == ("fail", "1 of 3")
 
 
 def test_checks_of_the_host_are_skipped_in_a_container(tmp_path: Path) -> None:

@@ -37,13 +37,28 @@ def _check(node: Node) -> Verdicts:
 
 def check_lines(lines: Sequence[str], kind: Mapping[str, Any], window: str) -> Verdict:
     """Count the lines that match one kind of message."""
-    patterns = [re.compile(pattern) for pattern in kind["patterns"]]
-    hits = [line for line in lines if any(pattern.search(line) for pattern in patterns)]
+    hits = _matching_lines(lines, kind["patterns"])
     most = int(kind.get("most", 0))
     reason = f"{len(hits)} lines in {window}; the last: {hits[-1].strip()[:_QUOTED]}" if hits else ""
     found = f"{len(hits)} of {len(lines)}"
     fields = {"expected": f"<= {most}", "found": found, "unit": "lines", "source": kind["source"]}
     return pass_or_fail(good=len(hits) <= most, reason=reason, fix=kind["fix"], **fields)
+
+
+def _matching_lines(lines: Sequence[str], patterns: Sequence[str | Mapping[str, str]]) -> list[str]:
+    """Return the lines that match a pattern, without those that a later line of the same device withdraws (`until`)."""
+    found: dict[int, str] = {}
+    for entry in patterns:
+        pattern, until = (entry, "") if isinstance(entry, str) else (entry["pattern"], entry["until"])
+        devices: dict[str, list[int]] = {}
+        for number, line in enumerate(lines):
+            if match := re.search(pattern, line):
+                found[number] = line
+                devices.setdefault(match.group(1) if until else "", []).append(number)
+            elif until and (end := re.search(until, line)):
+                for earlier in devices.pop(end.group(1), ()):
+                    del found[earlier]
+    return [found[number] for number in sorted(found)]
 
 
 def _uptime_h(node: Node) -> float:
