@@ -76,7 +76,7 @@ def _base(cluster: Cluster, folder: Path) -> Iterator[Value]:
     yield _value("enable_nodelocaldns", value=True, reason="a DNS cache on every node: a job makes thousands of queries when it starts")
     yield _value("etcd_quota_backend_bytes", "8589934592", "8 GiB, the maximum that etcd recommends; 2 GiB are too few for many jobs")
     yield _value("etcd_metrics_port", 2381, "etcd's metrics without a client certificate, for the monitoring")
-    if "kube_external_ca_mode" in cluster.variable_origins:
+    if "kube_external_ca_mode" in cluster.variable_origins and _known(cluster, "kube_external_ca_mode") is not False:
         yield _value("auto_renew_certificates", value=False, reason="kube_external_ca_mode is set: Kubespray cannot renew certificates")
     else:
         reason = "certificates of the control plane expire after a year: a timer renews them"
