@@ -9,7 +9,7 @@ import yaml
 
 from primus_bootstrap.bench.judging.floors import SHIPPED, Floors, load_floors
 from primus_bootstrap.bench.results.reader import Series, canonical
-from primus_bootstrap.core.errors import PlanError
+from primus_bootstrap.core.errors import PrimusError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -99,13 +99,22 @@ def test_an_empty_set_of_floors_finds_nothing() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("schema: primus.floors/1", "schema: other", "schema is 'other', not primus.floors/1"),
+        ("schema: primus.floors/1", "schema: other", "schema: expected primus.floors/1, found 'other'"),
         ("hbm_gb_per_s: {value: 5300, source: mi300x}", "hbm_gb_per_s: {value: 5300, source: nowhere}", "no such source: nowhere"),
-        ("hbm_gb_per_s: {value: 5300,", "hbm_gb_per_s: {value: fast,", "models.MI300X.peaks.hbm_gb_per_s.value is 'fast'"),
-        ("share_percent: 30", "share_percent: 130", "is 130 %: a floor must be below the peak"),
-        ("share_percent: 30", "share_percent: other_share", "MI300X has no other_share"),
-        ("peak: host_gb_per_s", "peak: hots_gb_per_s", "no model has this peak"),
-        ("    why: >-\n      a link", "    becuase: >-\n      a link", "it must have benchmark, metric, peak, share_percent, sizes, why"),
+        (
+            "hbm_gb_per_s: {value: 5300,",
+            "hbm_gb_per_s: {value: fast,",
+            "models.MI300X.peaks.hbm_gb_per_s.value: expected a number, found 'fast'",
+        ),
+        (
+            "share_percent: 30",
+            "share_percent: 130",
+            "share_percent: expected a percentage above 0 and below 100 or one of gemm_share_percent, found 130",
+        ),
+        ("share_percent: 30", "share_percent: other_share", "found 'other_share'"),
+        ("peak: host_gb_per_s", "peak: hots_gb_per_s", "floors[3].peak: no model has the peak hots_gb_per_s"),
+        ("    why: >-\n      a link", "    becuase: >-\n      a link", "floors[3].becuase: unknown key"),
+        ('match: "(NVIDIA )?H200(', 'match: "((NVIDIA )?H200(', "models.H200.match: expected a regular expression"),
         ("models:", "models: [", "cannot read"),
     ],
 )
@@ -116,10 +125,26 @@ def test_an_invalid_file_is_refused_with_the_reason(tmp_path: Path, old: str, ne
     path = tmp_path / "floors.yml"
     path.write_text(text.replace(old, new), "utf-8")
 
-    with pytest.raises(PlanError) as caught:
+    with pytest.raises(PrimusError) as caught:
         load_floors(path)
 
     assert message in caught.value.what
+
+
+def test_all_mistakes_of_a_file_are_reported_at_once(tmp_path: Path) -> None:
+    """Each with its path and a fix."""
+    path = tmp_path / "floors.yml"
+    text = SHIPPED.read_text("utf-8").replace("peak: host_gb_per_s", "peak: hots_gb_per_s").replace("source: mi355x", "source: mi335x")
+    path.write_text(text, "utf-8")
+
+    with pytest.raises(PrimusError) as caught:
+        load_floors(path)
+
+    assert [line.partition("floors.yml: ")[2] for line in caught.value.what.splitlines()] == [
+        *(f"models.MI355X.peaks.{peak}.source: no such source: mi335x" for peak in ("bf16_tflop_per_s", "fp8_tflop_per_s", "hbm_gb_per_s")),
+        "floors[3].peak: no model has the peak hots_gb_per_s",
+    ]
+    assert "did you mean host_gb_per_s?" in caught.value.fix
 
 
 def test_every_shipped_source_is_used_and_every_share_has_a_reason() -> None:

@@ -4,23 +4,35 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import yaml
 
 from primus_bootstrap.core.errors import PlanError
+from primus_bootstrap.core.structured import Constraint, Issue, read, readable
+from primus_bootstrap.core.suggestions import did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from primus_bootstrap.bench.results.reader import Series
 
 SCHEMA = "primus.floors/1"
 SHIPPED = Path(__file__).parents[1] / "data" / "floors.yml"
-_RULE_KEYS = {"benchmark", "metric", "sizes", "peak", "share_percent", "why"}
-_MODEL_KEYS = {"match", "peaks"}
+
+
+def _is_regular_expression(text: str) -> bool:
+    try:
+        re.compile(text)
+    except re.error:
+        return False
+    return True
+
+
+_PATTERN = Constraint("a regular expression", _is_regular_expression)
+_ABOVE_ZERO = Constraint("a number above 0", lambda value: value > 0)
+_SHARE = Constraint("a percentage above 0 and below 100", lambda value: 0 < value < 100)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,118 +50,102 @@ class Floor:
         return f"{self.share_percent:g} % of the {self.peak:g} that {self.model} has at most ({self.source})"
 
 
+@readable
 @dataclass(frozen=True, slots=True)
-class Model:
-    """A device model: a pattern for its names, its peaks as (value, source), and its shares in percent."""
+class Peak:
+    """A published peak; `source` is a key of the file's sources."""
 
-    name: str
-    match: re.Pattern[str]
-    peaks: Mapping[str, tuple[float, str]]
-    shares: Mapping[str, float]
+    value: Annotated[float, _ABOVE_ZERO]
+    source: str
 
 
+@readable
 @dataclass(frozen=True, slots=True)
-class Rule:
+class FloorModel:
+    """A device model: a pattern for its names, its peaks, and the share of large matrix products."""
+
+    match: Annotated[str, _PATTERN]
+    peaks: Mapping[str, Peak]
+    gemm_share_percent: Annotated[float, _SHARE]
+
+
+@readable
+@dataclass(frozen=True, slots=True)
+class AtLeast:
+    """A condition for a size: it has this value or a larger one."""
+
+    at_least: float
+
+
+@readable
+@dataclass(frozen=True, slots=True)
+class FloorRule:
     """The series that have a floor, and the peak that it is a share of."""
 
     benchmark: str
     metric: str
-    sizes: Mapping[str, Any]
+    sizes: Mapping[str, int | str | tuple[str, ...] | AtLeast]  # a value, one of several values, or a minimum
     peak: str
-    share: float | str
+    share_percent: Annotated[float, _SHARE] | Literal["gemm_share_percent"]  # the word: the share of the model
+    why: str
 
 
+@readable
 @dataclass(frozen=True, slots=True)
 class Floors:
-    """All floors."""
+    """All floors: the content of the file."""
 
-    models: tuple[Model, ...] = ()
-    rules: tuple[Rule, ...] = ()
+    sources: Mapping[str, str] = field(default_factory=dict)
+    models: Mapping[str, FloorModel] = field(default_factory=dict)
+    floors: tuple[FloorRule, ...] = ()
+
+    def issues(self) -> Iterable[Issue]:
+        """Yield sources and peaks that do not exist."""
+        for name, model in self.models.items():
+            for peak, entry in model.peaks.items():
+                if entry.source not in self.sources:
+                    where = f"models.{name}.peaks.{peak}.source"
+                    yield Issue(where, f"no such source: {entry.source}", did_you_mean(entry.source, self.sources))
+        peaks = {peak for model in self.models.values() for peak in model.peaks}
+        for number, rule in enumerate(self.floors):
+            if peaks and rule.peak not in peaks:  # without models, they have mistakes of their own
+                yield Issue(f"floors[{number}].peak", f"no model has the peak {rule.peak}", did_you_mean(rule.peak, peaks))
 
     def find(self, series: Series, model: str) -> Floor | None:
         """Return the floor of a series on a model; None if the data does not contain the model or the sizes."""
-        known = next((entry for entry in self.models if entry.match.fullmatch(model)), None)
-        rule = next((entry for entry in self.rules if _covers(entry, series)), None)
+        name, known = next(((name, entry) for name, entry in self.models.items() if re.fullmatch(entry.match, model)), ("", None))
+        rule = next((entry for entry in self.floors if _covers(entry, series)), None)
         if known is None or rule is None or rule.peak not in known.peaks:
             return None
-        share = known.shares[rule.share] if isinstance(rule.share, str) else rule.share
-        peak, source = known.peaks[rule.peak]
-        return Floor(known.name, peak * share / 100, peak, share, source)
+        share = known.gemm_share_percent if rule.share_percent == "gemm_share_percent" else rule.share_percent
+        peak = known.peaks[rule.peak]
+        return Floor(name, peak.value * share / 100, peak.value, share, self.sources[peak.source])
 
 
 def load_floors(path: Path = SHIPPED) -> Floors:
     """Read a file of floors.
 
     Raises:
-        PlanError: It cannot be read, or its content is invalid.
+        PlanError: It cannot be read.
+        InvalidDataError: Its content is invalid; with all mistakes.
     """
     try:
         data = yaml.safe_load(path.read_text("utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise PlanError(f"cannot read {path}: {error}", fix=f"write a file like {SHIPPED}") from error
-    try:
-        return _floors(data)
-    except (KeyError, TypeError, ValueError, AttributeError, re.error) as error:
-        raise PlanError(f"{path}: {error}", fix=f"correct this entry; the shipped file is an example: {SHIPPED}") from error
+    return read(Floors, data, origin=str(path), schema=SCHEMA)
 
 
-def _floors(data: Mapping[str, Any]) -> Floors:
-    if data["schema"] != SCHEMA:
-        raise ValueError(f"schema is {data['schema']!r}, not {SCHEMA}")
-    sources: Mapping[str, str] = data["sources"]
-    models = tuple(_model(name, entry, sources) for name, entry in data["models"].items())
-    return Floors(models, tuple(_rule(entry, models) for entry in data["floors"]))
-
-
-def _model(name: str, entry: Mapping[str, Any], sources: Mapping[str, str]) -> Model:
-    peaks: dict[str, tuple[float, str]] = {}
-    for peak, data in entry["peaks"].items():
-        if data["source"] not in sources:
-            raise ValueError(f"models.{name}.peaks.{peak}: no such source: {data['source']}")
-        peaks[peak] = (_positive(f"models.{name}.peaks.{peak}.value", data["value"]), sources[data["source"]])
-    shares = {key: _share(f"models.{name}.{key}", value) for key, value in entry.items() if key not in _MODEL_KEYS}
-    return Model(name, re.compile(entry["match"]), peaks, shares)
-
-
-def _rule(entry: Mapping[str, Any], models: tuple[Model, ...]) -> Rule:
-    if set(entry) != _RULE_KEYS:
-        raise ValueError(f"floors: an entry has {', '.join(sorted(entry))}; it must have {', '.join(sorted(_RULE_KEYS))}")
-    where, share = f"floors: {entry['benchmark']} {entry['peak']}", entry["share_percent"]
-    with_peak = [model for model in models if entry["peak"] in model.peaks]
-    if not with_peak:
-        raise ValueError(f"{where}: no model has this peak")
-    if isinstance(share, str):
-        without_share = [model.name for model in with_peak if share not in model.shares]
-        if without_share:
-            raise ValueError(f"{where}: {without_share[0]} has no {share}")
-    else:
-        share = _share(where, share)
-    return Rule(entry["benchmark"], entry["metric"], dict(entry["sizes"]), entry["peak"], share)
-
-
-def _positive(where: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-        raise ValueError(f"{where} is {value!r}, not a number above 0")
-    return float(value)
-
-
-def _share(where: str, value: Any) -> float:
-    share = _positive(where, value)
-    if share >= 100:
-        raise ValueError(f"{where} is {share:g} %: a floor must be below the peak")
-    return share
-
-
-def _covers(rule: Rule, series: Series) -> bool:
+def _covers(rule: FloorRule, series: Series) -> bool:
     if (rule.benchmark, rule.metric) != (series.benchmark, series.metric):
         return False
     sizes = json.loads(series.sizes)
     return all(name in sizes and _fits(condition, sizes[name]) for name, condition in rule.sizes.items())
 
 
-def _fits(condition: Any, size: Any) -> bool:
-    if isinstance(condition, dict):
-        return isinstance(size, int | float) and bool(size >= condition["at_least"])
-    if isinstance(condition, list):
+def _fits(condition: int | str | tuple[str, ...] | AtLeast, size: Any) -> bool:
+    if isinstance(condition, AtLeast):
+        return isinstance(size, int | float) and size >= condition.at_least
+    if isinstance(condition, tuple):
         return size in condition
     return bool(size == condition)
