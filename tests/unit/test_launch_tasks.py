@@ -9,7 +9,7 @@ import pytest
 from primus_bootstrap.core.errors import UsageError
 from primus_bootstrap.launch.tasks import Request, all_tasks, find_task
 
-OURS = {"train pretrain", "train posttrain", "benchmark", "benchmark --list", "preflight", "analyze"}
+OURS = {"train pretrain", "train posttrain", "benchmark", "benchmark --list", "preflight", "analyze", "analyze topology"}
 
 
 def test_the_tasks_of_this_package() -> None:

@@ -11,11 +11,13 @@ from primus_bootstrap.launch.checks.model import UnavailableError
 from primus_bootstrap.launch.checks.tools import run_tool
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from primus_bootstrap.launch.checks.model import Node
 
 SOURCE = "nvidia-smi -q -x"
+NVLINK_SOURCE = "https://docs.nvidia.com/deploy/nvidia-smi/ (nvlink --status)"
+SEE_NVLINK_STATUS = "run `nvidia-smi nvlink --status` and read its output"
 TIMEOUT_S = 30.0  # without persistence mode each call initializes the driver on every GPU
 _NOT_AVAILABLE = ("n/a", "not supported", "requested functionality has been deprecated")
 
@@ -62,6 +64,11 @@ class SmiGpu:
         return float(match[0])
 
     @property
+    def uuid(self) -> str:
+        """The name of the GPU in other outputs of nvidia-smi."""
+        return (self.element.findtext("uuid") or "").strip()
+
+    @property
     def _query(self) -> str:
         return f"nvidia-smi -q -i {self.address}"
 
@@ -90,6 +97,27 @@ def query(node: Node) -> tuple[SmiGpu, ...]:
         fix = "see `journalctl -k | grep Xid`, then reboot the node"
         raise UnavailableError(f"nvidia-smi does not report {', '.join(absent) or 'any GPU'}", fix=fix)
     return found
+
+
+def nvlinks(node: Node, gpus: Sequence[SmiGpu]) -> dict[str, list[str]] | None:
+    """Return the state of each NVLink of each GPU by UUID. None: nvidia-smi reports nothing about the only GPU.
+
+    Raises:
+        UnavailableError: nvidia-smi failed, or reports no GPU.
+    """
+    text = run_tool(node.environment, ["nvidia-smi", "nvlink", "--status"], install="the NVIDIA driver", allow_empty=True)
+    if not text.strip() and len(gpus) == 1:  # driver 580 prints nothing for a single H200 in a virtual machine
+        return None
+    parts = re.split(r"^GPU \d+:.*\(UUID: (\S+)\)\s*$", text, flags=re.MULTILINE)
+    found = {uuid: re.findall(r"^\s*Link \d+: (.+)$", part, re.MULTILINE) for uuid, part in zip(parts[1::2], parts[2::2])}  # noqa: B905 (3.9)
+    if not found:
+        raise UnavailableError(f"nvidia-smi nvlink --status printed no GPU: {text.strip()[:100]!r}", fix=SEE_NVLINK_STATUS)
+    return found
+
+
+def active_links(states: Sequence[str]) -> int:
+    """Return the number of links that are up: nvidia-smi reports their speed."""
+    return sum("GB/s" in state for state in states)
 
 
 def _address(text: str) -> str:

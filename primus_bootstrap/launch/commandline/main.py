@@ -29,6 +29,7 @@ _INTERRUPTED = 130
 _HELP = {"-h", "--help"}
 # The module of each verb; imported only when the verb runs.
 _PROGRAMS = {
+    "analyze": "tasks.analyze",
     "diagnose": "diagnose.analyze",
     "env": "commandline.env_show",
     "host-env": "detect.host_env",

@@ -35,6 +35,7 @@ primus-cli [--config FILE] [--output DIR] [--debug] [--dry-run] <runtime> [optio
   primus-cli direct -- train pretrain --replay RUN_FOLDER [--strict]    the same, with the runtime that you name
   primus-cli snapshot diff A B                   print the differences between two runs
   primus-cli diagnose RUN_FOLDER                 print why a run ended
+  primus-cli analyze topology [--visualize]      show GPUs, NICs, NUMA nodes, PCIe switches, links, racks and switches
   primus-cli preflight [--list] [--json]         check this machine; changes nothing
   primus-cli config show [--origin] [--json]     print every setting and its origin
   primus-cli config convert FILE [--output FILE] convert an experiment file of AMD Primus; print what has no counterpart
@@ -53,6 +54,17 @@ that failed first.
 """
 # The help of each verb that has no parser of its own.
 VERBS = {
+    "analyze": """\
+primus-cli analyze RUN_FOLDER... [--json]
+primus-cli analyze topology [--visualize [FILE]] [--fabric FILE] [--recorded FILE] [--json] [--sysfs ROOT] [--node NAME]
+
+Summarize runs, or show the topology of this node and of its fabric as a tree.
+--visualize [FILE]  draw it; FILE ends in .svg or .html (default: topology-NODE.svg)
+--fabric FILE       racks and switches: hosts.yaml, the JSON of `ansible-inventory --list`, or Slurm's topology.conf
+                    (default: topology.conf of this node, if it has one)
+--recorded FILE     show what --json has written, instead of this node
+--sysfs ROOT        folder that contains sys/ and etc/; --node NAME names the node
+""",
     "config": """\
 primus-cli config show [--origin] [--json]
 primus-cli config convert FILE [--output FILE] [--json]

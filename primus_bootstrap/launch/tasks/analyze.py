@@ -1,10 +1,10 @@
-"""The task `analyze`: summarize runs."""
+"""The task `analyze`, which summarizes runs, and the verb `analyze`, which runs this task or `analyze topology` without a runtime."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.launch.tasks import HERE, Task
+from primus_bootstrap.launch.tasks import HERE, Task, find_task
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,6 +15,12 @@ def run(arguments: Sequence[str]) -> int:
     from primus_bootstrap.launch.diagnose import analyze  # noqa: PLC0415 - the registry loads every task, and few runs need this one
 
     return analyze.main(arguments)
+
+
+def main(words: Sequence[str]) -> int:
+    """Run `primus-cli analyze …`; return the exit code."""
+    task, arguments = find_task(("analyze", *words))
+    return task.run(arguments) if task.run else 0
 
 
 TASK = Task(

@@ -1,0 +1,26 @@
+"""The task `analyze topology`: show GPUs, NICs, NUMA nodes, PCIe switches, links and the fabric."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from primus_bootstrap.launch.tasks import HERE, Task
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Print the topology; return the exit code."""
+    from primus_bootstrap.launch.topology import program  # noqa: PLC0415 - the registry loads every task, and few runs need this one
+
+    return program.main(arguments)
+
+
+TASK = Task(
+    name="analyze topology",
+    meaning="Show GPUs, NICs, NUMA nodes, PCIe switches, GPU links, and racks and switches, as a tree and as a picture.",
+    usage="[--visualize [FILE.svg|FILE.html]] [--fabric FILE] [--recorded FILE] [--json]",
+    launcher=HERE,
+    run=run,
+)
