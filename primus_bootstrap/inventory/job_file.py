@@ -11,7 +11,7 @@ import yaml
 from primus_bootstrap import content
 from primus_bootstrap.core.errors import InventoryError, PlanError, Problem, UsageError
 from primus_bootstrap.core.suggestions import nearest
-from primus_bootstrap.inventory.ansible.role_filters import load_filters
+from primus_bootstrap.inventory import job_rules
 from primus_bootstrap.inventory.cluster import Origin
 from primus_bootstrap.inventory.schema.definition_checks import check_definitions
 from primus_bootstrap.inventory.schema.names import explain_unknown_variable, is_known_variable
@@ -114,7 +114,7 @@ def check_job(cluster: Cluster, job: JobFile, display_path: str) -> JobRequest:
         InventoryError: The cluster cannot run it; with every reason.
     """
     variables = whole_job(cluster, job)
-    issues = load_filters(ROLE).find_issues(variables, inventory_facts(cluster))
+    issues = job_rules.find_issues(variables, inventory_facts(cluster))
     if issues:
         raise InventoryError(
             [_problem(job.origins.get(variable_of(issue), Origin(display_path, 0)), str(issue), _fix(issue, cluster)) for issue in issues]

@@ -23,6 +23,7 @@ from primus_bootstrap.bench.results.history import History
 from primus_bootstrap.bench.results.store import BenchStore
 from primus_bootstrap.fleet.messages import Answer
 from primus_bootstrap.fleet.service import read_services
+from primus_bootstrap.inventory import job_rules
 from primus_bootstrap.inventory.ansible.role_filters import load_filters
 from primus_bootstrap.launch.watch import restart_policy
 from primus_bootstrap.launch.watch.host_choice import choose
@@ -94,7 +95,7 @@ def test_a_host_with_an_unreadable_record_is_excluded(tmp_path: Path, text: str)
 def bench(folder: Path, fleet: Fleet, hosts: list[str], *, now: float) -> None:
     """Evaluate hosts and write the reports like the role `bench`."""
     results = [fleet.measure(host, started=now) for host in hosts]
-    evaluation = evaluate_results(results, floors=Floors(()), history=History())
+    evaluation = evaluate_results(results, floors=Floors(), history=History())
     gate = GateResult((), None)
     run = build_report(cluster="lab", tier="quick", now=now, hosts={}, evaluation=evaluation, gate=gate, history=History())
     BenchStore(folder).save_report(report_files(run), now=now)
@@ -135,7 +136,7 @@ def test_the_watcher_uses_no_host_that_the_submission_excluded(tmp_path: Path, t
     }
     job = {**defaults, **chosen, "workload_name": "try", "workload_user": "ada", "workload_target": target, "workload_nodes": 2}
     groups = {"primus_watch": ["ctl"], "workload_node": names, "spare": ["gpu3"]}
-    document = load_filters("workload").document(job, groups, {name: {"ansible_host": name} for name in names})
+    document = job_rules.document(job, groups, {name: {"ansible_host": name} for name in names})
     spec = read_job(json.dumps(document), origin="job.json")
     hosts = [(host, False) for host in spec.direct.hosts] + [(host, True) for host in spec.direct.spares]
     candidates = Candidates(tuple(Candidate(host, answers=True, spare=spare) for host, spare in hosts), chosen_by_target=target == "slurm")

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from primus_bootstrap import content
-from primus_bootstrap.inventory.ansible.role_filters import load_filters
+from primus_bootstrap.inventory import job_rules
 from primus_bootstrap.inventory.schema.specs import load_options
 from primus_bootstrap.launch.watch import job_request
 from primus_bootstrap.launch.watch.job_request import InventoryFacts, read_request, variable_of
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from primus_bootstrap.core.structured import Issue
 
-ROLE = load_filters("workload")
 GROUPS: dict[str, list[str]] = {
     "primus_watch": ["ctl"],
     "slurm_controller": ["ctl"],
@@ -48,7 +47,7 @@ def a_job(**given: Any) -> dict[str, Any]:
 
 def found_issues(job: dict[str, Any], groups: dict[str, list[str]] = GROUPS, hostvars: dict[str, dict[str, Any]] = HOSTVARS) -> list[Issue]:
     """Return the mistakes of a job."""
-    issues: list[Issue] = ROLE.find_issues(job, InventoryFacts(groups, hostvars))
+    issues: list[Issue] = job_rules.find_issues(job, InventoryFacts(groups, hostvars))
     return issues
 
 
@@ -66,7 +65,7 @@ def made(**given: Any) -> dict[str, Any]:
     """Return the job.json of a valid job, after the watcher's reader accepted it."""
     job = a_job(**given)
     assert found_issues(job) == []
-    document: dict[str, Any] = ROLE.document(job, GROUPS, HOSTVARS)
+    document: dict[str, Any] = job_rules.document(job, GROUPS, HOSTVARS)
     read_job(json.dumps(document), origin="job.json")
     return document
 
@@ -173,7 +172,7 @@ def test_the_role_knows_the_default_step_limit_of_the_trainer() -> None:
     """The two numbers are equal."""
     text = (content.jobs_dir().parent / "train" / "settings.py").read_text(encoding="utf-8")
 
-    assert f"step_timeout_s: float = setting({ROLE.STEP_LIMIT_S}, " in text
+    assert f"step_timeout_s: float = setting({job_rules.STEP_LIMIT_S}, " in text
 
 
 @pytest.mark.parametrize(
@@ -197,7 +196,7 @@ def test_all_mistakes_are_reported_at_once() -> None:
     job = a_job(name="", user="", presets=["nothing"])
 
     assert [variable_of(issue) for issue in found_issues(job)] == ["workload_name", "workload_user", "workload_presets"]
-    assert [". Fix: " in line for line in ROLE.problems(job, GROUPS, HOSTVARS)] == [True] * 3
+    assert [". Fix: " in line for line in job_rules.problems(job, GROUPS, HOSTVARS)] == [True] * 3
 
 
 def test_the_first_service_host_must_be_able_to_submit_slurm_jobs() -> None:
@@ -258,14 +257,14 @@ def test_a_kubernetes_job_describes_its_pods() -> None:
     given = {"kubernetes_image": "a/b:1", "kubernetes_resources": {"cpu": 96, "rdma/hca": 1}, "kubernetes_host_network": True}
     given["kubernetes_groups"] = [993]
     job = a_job(target="kubernetes", gpus_per_node=8, kubernetes_queue="training", kubernetes_env_secrets=["site-token"], **given)
-    pods = ROLE.document(job, GROUPS, hosts)["kubernetes"]
+    pods = job_rules.document(job, GROUPS, hosts)["kubernetes"]
 
     assert found_issues(job, GROUPS, hosts) == []
     assert pods["resources"] == {"cpu": "96", "rdma/hca": "1", "amd.com/gpu": "8"}
     assert (pods["queue"], pods["host_network"], pods["spares"], pods["secrets"]) == ("training", True, ["n4"], ["site-token"])
     assert pods["groups"] == [993]
     nvidia = {**hosts, "n1": {"gpu_env_model": "H100"}}
-    assert "nvidia.com/gpu" in ROLE.document(job, GROUPS, nvidia)["kubernetes"]["resources"]
+    assert "nvidia.com/gpu" in job_rules.document(job, GROUPS, nvidia)["kubernetes"]["resources"]
 
 
 QUEUES: dict[str, Any] = {
