@@ -8,7 +8,7 @@ import re
 import secrets as entropy
 from typing import TYPE_CHECKING, Any
 
-import bcrypt
+from ansible.errors import AnsibleFilterError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -204,7 +204,15 @@ def random_strings(items: Sequence[Any]) -> list[str]:
 
 
 def bcrypt_hash(password: str) -> str:
-    """Return a bcrypt hash with a random salt. ansible.builtin.password_hash needs passlib, which is not maintained."""
+    """Return a bcrypt hash with a random salt. ansible.builtin.password_hash needs passlib, which is not maintained.
+
+    Raises:
+        AnsibleFilterError: The package bcrypt is missing.
+    """
+    try:
+        import bcrypt  # noqa: PLC0415 - where it is missing the error has a fix
+    except ImportError as error:
+        raise AnsibleFilterError(f"{error}. Fix: install bcrypt into the Python that runs ansible-playbook") from error
     return bcrypt.hashpw(password.encode(), bcrypt.gensalt(10)).decode()
 
 

@@ -10,7 +10,7 @@ import base64
 import hashlib
 from typing import Any
 
-import bcrypt
+from ansible.errors import AnsibleFilterError
 
 # 2**10 rounds, the lowest usual number. The programs cache accepted passwords, so requests cost no further hash.
 # https://github.com/prometheus/exporter-toolkit/blob/master/docs/web-configuration.md
@@ -27,7 +27,14 @@ def web_password_hash(password: str, where: str, cost: int = _COST) -> str:
 
     The salt is derived from `where`, never from the password. So it differs from host to host and reveals nothing about the password, and
     a second run returns the same hash.
+
+    Raises:
+        AnsibleFilterError: The package bcrypt is missing.
     """
+    try:
+        import bcrypt  # noqa: PLC0415 - where it is missing the error has a fix
+    except ImportError as error:
+        raise AnsibleFilterError(f"{error}. Fix: install bcrypt into the Python that runs ansible-playbook") from error
     digest = hashlib.sha256(f"primus-bootstrap {where}".encode()).digest()[:16]
     salt = base64.b64encode(digest).decode().rstrip("=").translate(str.maketrans(_STANDARD, _BCRYPT))
     return bcrypt.hashpw(password.encode(), f"$2b${cost:02d}${salt}".encode()).decode()

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from primus_bootstrap.core.errors import UsageError
-from primus_bootstrap.launch.commandline.layered_settings import Given, SettingsFiles, check_names, resolve
+from ansible.errors import AnsibleFilterError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 
 def primus_cli_problem(settings: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the problems of settings by section, with fixes, as one text; empty if there are none."""
+    """Return the problems of settings by section, with fixes, as one text; empty if there are none.
+
+    Raises:
+        AnsibleFilterError: primus_bootstrap cannot be imported.
+    """
+    try:
+        from primus_bootstrap.core.errors import UsageError  # noqa: PLC0415 - where it is missing the error has a fix
+        from primus_bootstrap.launch.commandline.layered_settings import Given, SettingsFiles, check_names, resolve  # noqa: PLC0415
+    except ImportError as error:
+        fix = "install primus-bootstrap into the Python that runs ansible-playbook"
+        raise AnsibleFilterError(f"primus_bootstrap cannot be imported: {error}. Fix: {fix}") from error
     try:
         check_names(settings)
         given = [
