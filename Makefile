@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help setup setup-tests lab lab-down lint lint-changed test test-quick test-unit test-contract test-integration test-all all-faults all-job-faults all-units all-workloads all-kubernetes all-scenarios test-lab test-kubernetes molecule perf docs changelog clean
+.PHONY: help setup setup-tests lab lab-down lint lint-changed test test-quick test-unit test-contract test-integration test-all all-faults all-job-faults all-units all-workloads all-kubernetes all-scenarios test-lab test-kubernetes molecule perf docs collection changelog clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -100,6 +100,9 @@ perf: setup-tests ## Run the benchmarks and print their table
 
 docs: setup-tests ## Build the documentation site: site/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+collection: setup ## Build the Ansible collection: dist/primus-bootstrap-VERSION.tar.gz
+	@$(BIN)/python tools/build_collection.py
 
 changelog: setup-tests ## Print the changelog of the next release
 	$(BIN)/towncrier build --draft
