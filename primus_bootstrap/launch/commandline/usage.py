@@ -12,7 +12,7 @@ from primus_bootstrap.launch import masking
 from primus_bootstrap.launch.commandline.layered_settings import in_schema_order, schema
 from primus_bootstrap.launch.commandline.parser import flags_of
 from primus_bootstrap.launch.plugins.discovery import plugin_tasks, sources
-from primus_bootstrap.launch.tasks import all_tasks
+from primus_bootstrap.launch.tasks import all_tasks, table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -117,7 +117,7 @@ def text(line: CommandLine) -> str:
 
 def task_table(plugins: Sequence[Task] = ()) -> str:
     """Return every task with its description and arguments."""
-    return "".join(f"  {task.name:16} {task.meaning}\n{'':19}{task.usage}\n" for task in all_tasks(plugins).values())
+    return table(all_tasks(plugins).values())
 
 
 def print_tasks(words: Sequence[str], settings: Settings, cwd: Path) -> int:
