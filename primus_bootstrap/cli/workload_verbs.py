@@ -35,7 +35,7 @@ from primus_bootstrap.cli.workload_view import event_line, print_job, print_jobs
 from primus_bootstrap.core.errors import PlanError, RunError, UnknownError, UsageError
 from primus_bootstrap.engine.plan import make_plan
 from primus_bootstrap.engine.ssh import known_hosts_path, ssh_arguments
-from primus_bootstrap.fleet.jobs import NO_SUCH_JOB, JobCommands, JobStatus, read_list, read_status
+from primus_bootstrap.fleet.jobs import NO_SUCH_JOB, JobCommands, JobStatus, read_list, read_show
 from primus_bootstrap.fleet.messages import Task
 from primus_bootstrap.inventory.job_file import check_job, find_job, inventory_facts, read_job
 from primus_bootstrap.inventory.load import load_cluster
@@ -277,7 +277,7 @@ class _WatcherClient:
 
     def show(self, job: str, *, events_from: int | None = None) -> JobStatus:
         """Return the status of a job, with its newest events, or with those from a byte offset on."""
-        return read_status(json.loads(self.run(self.commands.show(job, events_from=events_from), job)))
+        return read_show(self.run(self.commands.show(job, events_from=events_from), job))
 
     def stream(self, command: str) -> int:
         """Run a command as root on the host that answered last, print its output until it ends, and return its exit code."""

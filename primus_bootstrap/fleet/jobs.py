@@ -6,6 +6,7 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from primus_bootstrap.core.errors import RunError
 from primus_bootstrap.launch.untrusted import parse_json, printable_data
 from primus_bootstrap.launch.watch.job_owner import NoSuchJobError
 from primus_bootstrap.launch.watch.job_state import TERMINAL
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 # Exit code of `primus-cli watch` for an unknown job.
 NO_SUCH_JOB = NoSuchJobError.exit_code
+_SHOWN_CHARS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +76,38 @@ def read_status(data: Mapping[str, Any]) -> JobStatus:
     )
 
 
+def read_show(text: str) -> JobStatus:
+    """Read the output of `primus-cli watch show --json`.
+
+    Raises:
+        RunError: It cannot be read.
+    """
+    try:
+        return read_status(_last_line(text))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _unreadable(text, error) from error
+
+
 def read_list(text: str) -> tuple[JobStatus, ...]:
-    """Read the output of `primus-cli watch list --json`."""
-    return tuple(_listed(data) for data in parse_json(text)["jobs"])
+    """Read the output of `primus-cli watch list --json`.
+
+    Raises:
+        RunError: It cannot be read.
+    """
+    try:
+        return tuple(_listed(data) for data in _last_line(text)["jobs"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _unreadable(text, error) from error
+
+
+def _last_line(text: str) -> Any:
+    """Return the answer, which is the last line: a login script may print text before it."""
+    return parse_json(text.strip().rpartition("\n")[2])
+
+
+def _unreadable(text: str, error: Exception) -> RunError:
+    what = f"the answer of primus-cli watch cannot be read ({error!r}): {text.strip()[-_SHOWN_CHARS:]!r}"
+    return RunError(what, fix="install this version on the service hosts: primus-bootstrap apply hosts.yaml --phase gpu --phase scheduling")
 
 
 def _listed(data: Mapping[str, Any]) -> JobStatus:

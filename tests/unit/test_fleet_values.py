@@ -11,8 +11,10 @@ from typing import Any, get_args
 
 import pytest
 
+from primus_bootstrap.core.errors import RunError
 from primus_bootstrap.fleet import fanout, ssh_config
 from primus_bootstrap.fleet.facts import clock_of
+from primus_bootstrap.fleet.jobs import read_list, read_show
 from primus_bootstrap.fleet.known_hosts import host_key_name, split_known_hosts
 from primus_bootstrap.fleet.messages import FIXES, Answer, Cause, Target
 from primus_bootstrap.fleet.probe import read_answer
@@ -139,3 +141,26 @@ def test_an_answer_that_was_cut_counts_as_none() -> None:
 
     assert [answer.host for answer in answers] == ["host1"]
     assert list(waiting) == ["host2"]
+
+
+JOB = {"id": "try-0a1b2c", "name": "try", "user": "ada", "target": "slurm"}
+
+
+def test_a_job_is_in_the_last_line_of_the_answer() -> None:
+    """A login script may print text before it."""
+    line = json.dumps({"job": JOB, "state": {"phase": "running"}})
+    listed = json.dumps({"jobs": [{"job": JOB, "state": {"hosts": 1}}, {"job": {**JOB, "name": "two"}}]})
+
+    assert read_show(f"welcome\n{line}\n").phase == "running"
+    assert [job.name for job in read_list(f"welcome\n{listed}\n")] == ["try", "two"]
+
+
+@pytest.mark.parametrize("text", ["", "welcome", "5", "[]", "{}", '{"jobs": 3}', '{"jobs": [{}]}', '{"job": {}}', "[" * 100_000])
+def test_an_answer_about_jobs_that_cannot_be_read_is_an_error_with_a_fix(text: str) -> None:
+    """The message shows the end of the answer."""
+    for reader in (read_show, read_list):
+        with pytest.raises(RunError) as caught:
+            reader(text)
+
+        assert text[-20:] in caught.value.what
+        assert "primus-bootstrap apply hosts.yaml" in caught.value.fix
