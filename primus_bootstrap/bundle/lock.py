@@ -50,18 +50,9 @@ def make_lock(  # noqa: PLR0913 - all needed
         items |= {("package", item.path): item for item in found}
         sets += [(target, names) for names in resolved]
         unresolved += failed
-    wheel_sets: list[tuple[str, frozenset[str]]] = []
-    for names in dict.fromkeys(frozenset(need.together) for need in needs.of("wheel") if need.together):
-        progress(f"wheels {', '.join(sorted(names))}: resolving with pip")
-        together = wheels.resolve_together(names)
-        if isinstance(together, Unresolved):
-            unresolved.append(together)
-            kept = [wheel_set for wheel_set in before.wheel_sets if names <= wheel_set[1]]
-            wheel_sets += kept
-            together = [item for item in before.items if item.kind == "wheel"] if kept else []
-        else:
-            wheel_sets.append((wheels.python_tag(), names))
-        items |= {("wheel", item.path): item for item in together}
+    found_wheels, wheel_sets, failed_wheels = _wheels_together(needs, before, progress)
+    items |= {("wheel", item.path): item for item in found_wheels}
+    unresolved += failed_wheels
     alone = [need for need in needs.of("wheel") if not need.together]
     for need in (*needs.of("file"), *alone, *needs.of("image")):
         progress(f"{need.kind} {need.name}")
@@ -72,6 +63,27 @@ def make_lock(  # noqa: PLR0913 - all needed
         if isinstance(item, Locked):
             items[need.kind, item.path or item.name] = item
     return Lock(tuple(items.values()), tuple(sets), tuple(wheel_sets)), tuple(unresolved)
+
+
+def _wheels_together(
+    needs: Needs, before: Lock, progress: Callable[[str], None]
+) -> tuple[list[Locked], list[tuple[str, frozenset[str]]], list[Unresolved]]:
+    """Resolve the wheels that are installed together; return their files, the resolved sets, and the unresolved ones."""
+    items: list[Locked] = []
+    resolved: list[tuple[str, frozenset[str]]] = []
+    unresolved: list[Unresolved] = []
+    for names in dict.fromkeys(frozenset(need.together) for need in needs.of("wheel") if need.together):
+        progress(f"wheels {', '.join(sorted(names))}: resolving with pip")
+        found = wheels.resolve_together(names)
+        if isinstance(found, Unresolved):
+            unresolved.append(found)
+            kept = [wheel_set for wheel_set in before.wheel_sets if names <= wheel_set[1]]
+            resolved += kept
+            items += [item for item in before.items if item.kind == "wheel"] if kept else []
+        else:
+            resolved.append((wheels.python_tag(), names))
+            items += found
+    return items, resolved, unresolved
 
 
 def missing_from_lock(needs: Needs, lock: Lock) -> tuple[str, ...]:
