@@ -26,6 +26,7 @@ STYLES = {
     "pass": "green",
     "ok": "green",
     "changed": "yellow",
+    "would change": "yellow",
     "fail": "red",
     "failed": "red",
     "unreachable": "red",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from primus_bootstrap.cli.console import emit
-from primus_bootstrap.cli.options import DEFAULT_HOSTS
+from primus_bootstrap.cli.options import DEFAULT_HOSTS, is_inventory
 from primus_bootstrap.cli.report_view import next_steps, print_report
 from primus_bootstrap.cli.run_verbs import need_terminal, run_plan
 from primus_bootstrap.core.errors import PlanError, UsageError
@@ -48,12 +48,6 @@ def split_words(words: Sequence[str], names: Sequence[str]) -> tuple[Path, list[
     if len(words) == len(names) + 1:
         return Path(words[0]), list(words[1:])
     raise UsageError(f"got {len(words)} arguments: {' '.join(words)}", fix=f"pass [hosts.yaml] {' '.join(names)}")
-
-
-def is_inventory(word: str) -> bool:
-    """Return whether a word of the command line is a hosts.yaml, or a folder with one."""
-    path = Path(word)
-    return (path.is_file() and path.name == DEFAULT_HOSTS.name) or (path / DEFAULT_HOSTS).is_file()
 
 
 def make_node_plan(cluster: Cluster, playbook: str, target: TargetHost, *, without: Sequence[str] = ()) -> Plan | None:

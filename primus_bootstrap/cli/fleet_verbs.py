@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from primus_bootstrap.cli.console import emit, emit_json, emit_table, program, say, stderr
-from primus_bootstrap.cli.day2 import find_host, is_inventory
+from primus_bootstrap.cli.console import emit, emit_json, emit_table, say, stderr
+from primus_bootstrap.cli.day2 import find_host
 from primus_bootstrap.cli.fleet_view import controller_table, probe_json, probe_summary, probe_table, unknown_lines
 from primus_bootstrap.cli.options import (
     DEFAULT_HOSTS,
@@ -26,6 +26,7 @@ from primus_bootstrap.cli.options import (
     VaultPasswordFile,
     ask_password,
     examples,
+    is_inventory,
 )
 from primus_bootstrap.cli.printed_commands import with_inventory
 from primus_bootstrap.core.errors import PlanError, UsageError
@@ -41,6 +42,7 @@ from primus_bootstrap.inventory.load import load_cluster
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from primus_bootstrap.core.verdicts import Verdict
     from primus_bootstrap.fleet.messages import Target
     from primus_bootstrap.inventory.cluster import Cluster
 
@@ -99,13 +101,21 @@ def doctor(*, as_json: AsJson = False) -> None:
         for verdict in verdicts:
             if verdict.verdict in ("fail", "unknown"):
                 emit(f"{verdict.check}: {verdict.reason}\n  fix: {verdict.fix}")
-        emit("not ready: apply the fixes above" if failed else "ready")
+        emit(_readiness(verdicts))
     if failed:
         raise typer.Exit(1)
 
 
+def _readiness(verdicts: Sequence[Verdict]) -> str:
+    """Return the last line of `doctor`."""
+    if any(verdict.verdict == "fail" for verdict in verdicts):
+        return "not ready: apply the fixes above"
+    unknown = [verdict.check for verdict in verdicts if verdict.verdict == "unknown"]
+    return f"ready, except that this is unknown: {', '.join(unknown)}" if unknown else "ready"
+
+
 def ssh(
-    host: Annotated[str, typer.Argument(help="A host of hosts.yaml.", metavar="HOST")],
+    host: Annotated[str, typer.Argument(help="The cluster's hosts.yaml, and a host of it.", metavar="[HOSTS.YAML] HOST")],
     command: Annotated[
         list[str] | None, typer.Argument(help="A command to run instead of a shell, after --.", metavar="-- COMMAND")
     ] = None,
@@ -115,7 +125,7 @@ def ssh(
     vault_password_file: VaultPasswordFile = None,
 ) -> None:
     """Open an SSH session on a host, with the user, key, port and bastion from hosts.yaml and a checked host key."""
-    _refuse_inventory(host, "ssh", command or ())
+    hosts, host, command = _split_inventory(hosts, host, command or [], "HOST")
     vault = ask_password("Vault password", ask=ask_vault_pass)
     cluster = load_cluster(hosts, vault_password_file=vault_password_file, ask_vault_pass=vault)
     _pin(cluster, [find_host(cluster, host)])
@@ -126,7 +136,13 @@ def ssh(
 
 
 def exec_(
-    pattern: Annotated[str, typer.Argument(help="An Ansible host pattern, for example `gpu_node` or `all:!etcd`.", metavar="PATTERN")],
+    pattern: Annotated[
+        str,
+        typer.Argument(
+            help="The cluster's hosts.yaml, and an Ansible host pattern, for example `gpu_node` or `all:!etcd`.",
+            metavar="[HOSTS.YAML] PATTERN",
+        ),
+    ],
     command: Command,
     *,
     hosts: HostsFileOption = DEFAULT_HOSTS,
@@ -142,7 +158,7 @@ def exec_(
     Identical outputs are shown once, with their hosts. Exit code 4 if the command fails on a host or a host does not answer. After
     --timeout the verb stops waiting for a host, but the command may continue there.
     """
-    _refuse_inventory(pattern, "exec", command)
+    hosts, pattern, command = _split_inventory(hosts, pattern, command, "PATTERN -- COMMAND")
     become = ask_password("sudo password of the hosts", ask=ask_become_pass) or ""
     vault = ask_password("Vault password", ask=ask_vault_pass)
     cluster = load_cluster(hosts, vault_password_file=vault_password_file, ask_vault_pass=vault)
@@ -159,15 +175,17 @@ def exec_(
         raise typer.Exit(4)
 
 
-def _refuse_inventory(word: str, verb: str, others: Sequence[str]) -> None:
-    """Fail if the first word is an inventory, which is the first argument of other verbs but an option of this one.
+def _split_inventory(hosts: Path, word: str, others: Sequence[str], missing: str) -> tuple[Path, str, list[str]]:
+    """Return the inventory, the host or pattern, and the command; the inventory may be the first word.
 
     Raises:
-        UsageError: It is.
+        UsageError: A word is missing.
     """
-    if is_inventory(word):
-        command = shlex.join([program(), verb, "-i", word, *others[:1], *(["--", *others[1:]] if others[1:] else [])])
-        raise UsageError(f"{word} is an inventory, not a host: {verb} takes it as the option -i", fix=command)
+    if not is_inventory(word):
+        return hosts, word, list(others)
+    if len(others) < len(missing.split(" -- ")):
+        raise UsageError(f"{word} is the inventory, and {missing} is missing", fix=f"pass [hosts.yaml] {missing}")
+    return Path(word), others[0], list(others[1:])
 
 
 def targets_of_limit(cluster: Cluster, pattern: str, become_password: str = "") -> tuple[Target, ...]:

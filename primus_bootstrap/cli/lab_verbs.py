@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from primus_bootstrap.engine.lock import HeldLock
     from primus_bootstrap.lab.lab_values import Form
     from primus_bootstrap.lab.status import LabStatus
+    from primus_bootstrap.lab.up import UpReport
 
 app = typer.Typer(no_args_is_help=True, help="Local test hosts with real SSH, systemd and apt: containers on this machine.")
 fault_app = typer.Typer(no_args_is_help=True, help="Break a host of the lab on purpose, and repair it.")
@@ -77,9 +78,18 @@ def up(
     for node, print_ in report.fingerprints:
         say(f"{node}: host key {print_}")
     if report.changes:
-        emit(f"the lab {name!r} is up: {hosts}. Next: {program()} apply {hosts_file}")
+        emit(f"the lab {name!r} is up: {hosts}. Next: {program()} {_next_verb(report, hosts_file)}")
     else:
         emit(f"the lab {name!r} is already up: {hosts}, nothing changed. Inventory: {hosts_file}")
+
+
+def _next_verb(report: UpReport, hosts_file: str) -> str:
+    """Return `node add` with the first new host if all new hosts are spares, else `apply`."""
+    created = {name for name, _ in report.fingerprints}
+    new = [node for node in report.lab.nodes if node.name in created]
+    if not new or created & {node.name for node in report.lab.listed}:
+        return f"apply {hosts_file}"
+    return f"node add {hosts_file} {new[0].name} --host {new[0].address} --like {report.lab.listed[-1].name}"
 
 
 @app.command()

@@ -36,7 +36,7 @@ from primus_bootstrap.core.errors import PrimusError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from typer.models import CommandInfo
+    from typer.models import CommandInfo, TyperInfo
 
 # The panels of the help, in this order. Every verb must be in one.
 _PANELS = {
@@ -49,7 +49,23 @@ _PANELS = {
 }
 
 
-class _PanelOrder(TyperGroup):
+def _without_types(params: list[Any]) -> list[Any]:
+    """Remove the type from the help of flags, which take no value."""
+    for param in params:
+        if getattr(param, "is_flag", False) or getattr(param, "count", False):
+            param.metavar = ""
+    return params
+
+
+class _Group(TyperGroup):
+    """A group of verbs."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the options of the group."""
+        return _without_types(super().get_params(ctx))
+
+
+class _PanelOrder(_Group):
     """Lists the verbs in the order of their panels."""
 
     def list_commands(self, ctx: object) -> list[str]:  # noqa: ARG002 - the signature of typer
@@ -59,6 +75,15 @@ class _PanelOrder(TyperGroup):
 
 class _Verb(TyperCommand):
     """A verb. The commands in its errors name the program and hosts.yaml as the user did."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        """Join the lines of each paragraph of the help, which is as wide as the terminal."""
+        super().__init__(*args, **options)
+        self.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in (self.help or "").split("\n\n"))
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the options and arguments of the verb."""
+        return _without_types(super().get_params(ctx))
 
     def invoke(self, ctx: Any) -> Any:
         """Run the verb."""
@@ -122,6 +147,14 @@ for _group in app.registered_groups:
     _group.rich_help_panel = _PANEL_OF[str(_group.name)]
 
 
+def _groups(group: typer.Typer) -> Iterator[TyperInfo]:
+    """Yield every group in a group."""
+    for inner in group.registered_groups:
+        yield inner
+        if inner.typer_instance:
+            yield from _groups(inner.typer_instance)
+
+
 def _verbs(group: typer.Typer) -> Iterator[CommandInfo]:
     """Yield every verb of a group, also of the groups in it."""
     yield from group.registered_commands
@@ -132,6 +165,8 @@ def _verbs(group: typer.Typer) -> Iterator[CommandInfo]:
 
 for _verb in _verbs(app):
     _verb.cls = _Verb
+for _group in _groups(app):
+    _group.cls = _Group
 
 
 def main(argv: list[str] | None = None) -> None:

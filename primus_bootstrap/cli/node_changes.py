@@ -11,6 +11,7 @@ import yaml
 from primus_bootstrap.cli.console import emit, emit_json, say
 from primus_bootstrap.cli.day2 import find_host, find_name, make_node_plan, run_and_report
 from primus_bootstrap.cli.plan_view import print_plan
+from primus_bootstrap.cli.printed_commands import with_inventory
 from primus_bootstrap.cli.run_verbs import need_terminal
 from primus_bootstrap.core.errors import InventoryError, PlanError, UsageError
 from primus_bootstrap.engine.history import last_report
@@ -43,6 +44,10 @@ if TYPE_CHECKING:
 
 ADD, REMOVE, REPLACE = "day2/add_node.yml", "day2/remove_node.yml", "day2/replace_node.yml"
 _STOP = "stop"  # the phase that runs on the host to remove
+_KEY_FORGOTTEN = (
+    "the pinned host key of {host} was removed; if it joins again with plain ansible-playbook, first pin its key: "
+    "primus-bootstrap probe hosts.yaml --limit {host}"
+)
 _SECRETS_LEFT = "the disk of {host} still contains secrets of the cluster (munge, the shared file system): wipe it, or rotate them"
 
 
@@ -262,7 +267,8 @@ def run_change(change: Change, playbook: str, ask: Callable[[], None] | None, *,
         write_draft(change.after)
         forget_host_keys(change.cluster, (change.removed,))
         renamed = disable_host_files(change.cluster.path, change.removed)
-        warning = [_SECRETS_LEFT.format(host=change.removed)] if change.dead else []
+        forgotten = with_inventory(_KEY_FORGOTTEN.format(host=change.removed), change.cluster.path)
+        warning = [_SECRETS_LEFT.format(host=change.removed)] if change.dead else [forgotten]
         say("\n".join([f"removed {change.removed} from the cluster and hosts.yaml", *warning, *(f"renamed: {path}" for path in renamed)]))
     if as_json:
         emit_json(report.to_json() if report else {"left": change.removed})

@@ -66,6 +66,12 @@ OldAndNew = Annotated[
 ]
 
 
+def is_inventory(word: str) -> bool:
+    """Return whether a word of the command line is a hosts.yaml, or a folder with one."""
+    path = Path(word)
+    return (path.is_file() and path.name == DEFAULT_HOSTS.name) or (path / DEFAULT_HOSTS).is_file()
+
+
 def examples(*commands: str) -> str:
     """Return the examples at the end of a verb's help."""
     return "\n\n".join(["Examples:", *(f"  primus-bootstrap {command}" for command in commands)])

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from primus_bootstrap.cli.console import program, short
-from primus_bootstrap.cli.options import DEFAULT_HOSTS
+from primus_bootstrap.cli.options import DEFAULT_HOSTS, is_inventory
 from primus_bootstrap.core.errors import InventoryError, PrimusError
 
 if TYPE_CHECKING:
@@ -68,6 +68,10 @@ def completed_error(error: _Error, file: Path | None) -> PrimusError:
 
 def inventory_of(arguments: Mapping[str, object]) -> Path | None:
     """Return the inventory in the parsed arguments of a verb, or None if the verb has none."""
+    for name in ("host", "pattern"):  # `ssh` and `exec`, whose first word may be the inventory
+        word = arguments.get(name)
+        if isinstance(word, str) and word and is_inventory(word):
+            return Path(word)
     for name in ("hosts", "inventory"):
         if isinstance(path := arguments.get(name), Path):
             return path
@@ -75,5 +79,5 @@ def inventory_of(arguments: Mapping[str, object]) -> Path | None:
     if not isinstance(words, list | tuple):
         return None
     first = Path(str(words[0])) if words else DEFAULT_HOSTS
-    is_inventory = first.is_file() or (first / DEFAULT_HOSTS).is_file()
-    return first if len(words) > 1 and is_inventory else DEFAULT_HOSTS
+    exists = first.is_file() or (first / DEFAULT_HOSTS).is_file()
+    return first if len(words) > 1 and exists else DEFAULT_HOSTS

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 _SHOWN_HOSTS = 40
 # More checks with the same reason become their number.
 _SHOWN_CHECKS = 3
-# The results of hosts of a run that has not ended.
+# The results of hosts of a diff, and of a run that has not ended.
+_OF_DIFF = {"changed": "would change"}
 _UNFINISHED = {"not_reached": "waiting", "interrupted": "running"}
 
 
@@ -35,7 +36,7 @@ def print_report(report: Report, file: Path, *, everything: bool = False) -> Non
     `file` is the hosts.yaml, for commands to copy. Skipped checks are only counted unless `everything` is set, because some
     hosts skip many.
     """
-    _print_hosts(report.hosts, _UNFINISHED if is_running(report) else {})
+    _print_hosts(report.hosts, _UNFINISHED if is_running(report) else _OF_DIFF if report.verb == "diff" else {})
     words = ("fail", "unknown", "skipped") if everything else ("fail", "unknown")
     for text in (*_failure_texts(report.hosts), *_verdict_texts(report.hosts, words)):
         emit(with_inventory(text, file))
@@ -51,8 +52,8 @@ def summary_line(report: Report) -> str:
     """Return one line with the numbers of hosts by result, the changes and the duration."""
     words = {"ok": "unchanged", "changed": "changed", "failed": "failed", "unreachable": "unreachable"}
     words |= {"not_reached": "not reached", "interrupted": "interrupted"}
-    if is_running(report):
-        words |= _UNFINISHED
+    words |= _OF_DIFF if report.verb == "diff" else {}
+    words |= _UNFINISHED if is_running(report) else {}
     counts = [f"{len(hosts)} {word}" for result, word in words.items() if (hosts := report.with_result(result))]  # type: ignore[arg-type]
     took = duration_text(report.finished - report.started) if report.finished else "killed" if report.killed else "running"
     return f"{report.verb} {report.cluster}: {', '.join(counts) or 'no host'}; {count(report.changed, 'change')}, {took}, run {report.run}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from primus_bootstrap import content
-from primus_bootstrap.cli.console import coloured, duration_text, emit, emit_json, emit_table, plain_table
+from primus_bootstrap.cli.console import coloured, count, duration_text, emit, emit_json, emit_table, plain_table
 from primus_bootstrap.cli.options import (
     DEFAULT_HOSTS,
     AsJson,
@@ -239,6 +239,7 @@ def to_json(report: Report, rows: Iterable[Row], code: int) -> dict[str, Any]:
 def _print(rows: Sequence[Row], report: Report, file: Path) -> None:
     table = plain_table("service", "host", "verdict", "verified")
     table.add_column("seconds", justify="right")
+    rows = failures_first(rows)
     for row in fold_rows(rows) if len({row.host for row in rows}) > _SHOWN_HOSTS else rows:
         table.add_row(row.service, row.host, coloured(row.verdict), row.proven, f"{row.seconds:.1f}")
     emit_table(table)
@@ -248,6 +249,20 @@ def _print(rows: Sequence[Row], report: Report, file: Path) -> None:
         emit(f"\n{report.problem}")
     counts = ", ".join(f"{number} {word}" for word, number in _counts(rows).items() if number)
     emit(f"\nverify {report.cluster}: {counts}; {duration_text(report.finished - report.started)}, run {report.run}")
+
+
+def failures_first(rows: Iterable[Row]) -> list[Row]:
+    """Return the rows grouped by service: services with failures first, then those with unknown rows; so too within a service."""
+    by_service: dict[str, list[Row]] = {}
+    for row in rows:
+        by_service.setdefault(row.service, []).append(row)
+    groups = [sorted(same, key=_gravity) for same in by_service.values()]
+    return [row for same in sorted(groups, key=lambda same: _gravity(same[0])) for row in same]
+
+
+def _gravity(row: Row) -> int:
+    """Return 0 for a failure, 1 for an unknown state, 2 for anything else."""
+    return {"fail": 0, "unknown": 1}.get(row.verdict, 2)
 
 
 def _counts(rows: Iterable[Row]) -> dict[str, int]:
@@ -267,7 +282,7 @@ def fold_rows(rows: Iterable[Row]) -> Iterator[Row]:
             good.setdefault((row.service, row.verdict), []).append(row)
     for same in good.values():
         slowest = max(row.seconds for row in same)
-        yield Row(same[0].service, f"{len(same)} hosts", same[0].verdict, same[0].proven, seconds=slowest)
+        yield Row(same[0].service, count(len(same), "host"), same[0].verdict, same[0].proven, seconds=slowest)
 
 
 def problem_texts(rows: Iterable[Row]) -> Iterator[str]:

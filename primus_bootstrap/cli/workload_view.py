@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from primus_bootstrap.cli.console import clock_text, coloured, duration_text, emit, emit_table, plain_table
+from primus_bootstrap.cli.console import clock_text, coloured, count, duration_text, emit, emit_table, plain_table
 from primus_bootstrap.cli.printed_commands import with_inventory
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def print_job(job: JobStatus, file: Path) -> None:
     fields = {
         "user": job.user,
         "target": job.target,
-        "attempt": f"{job.attempt}, after {job.restarts} restarts",
+        "attempt": f"{job.attempt}, after {count(job.restarts, 'restart')}",
         "step": _number(job.step),
         "checkpoint": _number(job.checkpoint),
         "hosts": ", ".join(job.hosts),

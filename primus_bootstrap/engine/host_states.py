@@ -48,9 +48,10 @@ def host_state(answer: Answer, service: Service, record: HostRecord, *, applying
         return HostState(service.host, "QUARANTINED", f"{service.quarantine.owner}: {service.quarantine.reason}{silent}", fix)
     if answer.cause in _UNREACHABLE:
         return HostState(service.host, "UNREACHABLE", answer.detail, answer.fix)
-    for state, problems in (("DEGRADED", _faults(service, record)), ("UNKNOWN", _gaps(answer, service, record, applying=applying))):
-        if found := next(problems, None):
-            return HostState(service.host, state, *found)
+    if found := next(_faults(service, record), None):
+        return HostState(service.host, "DEGRADED", *found)
+    if found := next(_gaps(answer, service, record, applying=applying), None):
+        return HostState(service.host, "UNKNOWN", *found)
     return HostState(service.host, "READY")
 
 

@@ -204,7 +204,6 @@ def _free_subnet(machine: Machine, name: str, candidates: tuple[IPv4Network, ...
 
 def _ensure_nodes(machine: Machine, lab: Lab, progress: Progress) -> list[str]:
     """Create, repair or remove containers until they match the lab; return the changes."""
-    started = time.monotonic()
     found = engine.list_containers(machine, lab.name)
     changes = []
     if engine.network_subnet(machine, lab.network) is None:
@@ -224,6 +223,7 @@ def _ensure_nodes(machine: Machine, lab: Lab, progress: Progress) -> list[str]:
     if missing:
         changes += _create(machine, lab, missing, progress)
     if changes:
+        started = time.monotonic()  # after the images were built
         _report_logins(wait_for_nodes(lab, lab.nodes), time.monotonic() - started, progress)
     else:
         _check_quickly(lab)

@@ -143,3 +143,25 @@ def test_a_printed_command_can_be_typed(place: str, command: str) -> None:
         assert len(given) == len(metavar.split()), f"{place}: {command}: needs {metavar}"
     if " ".join(name) in INVENTORY_VERBS:
         assert str(FILE) in words, f"{place}: {command}"
+
+
+def help_examples() -> Iterator[tuple[str, str]]:
+    """Yield each example at the end of a verb's help, with the verb."""
+    for name, command in verbs(get_command(app)):
+        for line in str(command.epilog or "").splitlines():
+            if line.strip().startswith(_BEGIN):
+                yield name, line.strip()
+
+
+@pytest.mark.parametrize(("name", "example"), tuple(help_examples()))
+def test_an_example_of_the_help_can_be_typed(name: str, example: str) -> None:
+    """It is an example of its verb, and the verb accepts it."""
+    found = command_at(shlex.split(example)[1:])
+
+    assert found
+    verb, words, arguments = found
+    assert " ".join(words) == name
+    try:
+        verb.make_context(name, list(arguments))
+    except _UsageError as error:
+        pytest.fail(f"{example}: {error.format_message()}")

@@ -7,16 +7,21 @@ from ipaddress import IPv4Network
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner
 
-from primus_bootstrap.cli import bench_verbs, fleet_verbs
+from primus_bootstrap.cli import bench_verbs, fleet_verbs, lab_verbs
 from primus_bootstrap.cli.main import app, main
 from primus_bootstrap.core.errors import UsageError
+from primus_bootstrap.core.verdicts import Verdict
 from primus_bootstrap.lab import status as lab_status
-from primus_bootstrap.lab.lab_values import Lab, LabError
+from primus_bootstrap.lab.lab_values import Lab, LabError, LabNode
+from primus_bootstrap.lab.up import UpReport
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from primus_bootstrap.core.verdicts import Outcome
 
 INVENTORY = """\
 all:
@@ -52,8 +57,10 @@ MISTAKES = [
     (("bench", "HOSTS", "--tier", "fastt"), "no such tier: fastt", "choose from: none, checks, quick"),
     (("bench", "HOSTS", "--tier", "quik"), "no such tier: quik", "did you mean quick?"),
     (("ssh", "-i", "HOSTS", "gpu9"), "hosts.yaml has no host gpu9", "choose from: gpu1, gpu2"),
-    (("ssh", "HOSTS", "gpu9"), "is an inventory, not a host", "primus-bootstrap ssh -i HOSTS gpu9"),
-    (("exec", "HOSTS", "gpu_node", "uptime"), "is an inventory, not a host", "primus-bootstrap exec -i HOSTS gpu_node -- uptime"),
+    (("ssh", "HOSTS", "gpu9"), "hosts.yaml has no host gpu9", "choose from: gpu1, gpu2"),
+    (("ssh", "HOSTS"), "is the inventory, and HOST is missing", "pass [hosts.yaml] HOST"),
+    (("exec", "HOSTS", "nobody", "--", "uptime"), "no host matches 'nobody'", "gpu_node"),
+    (("exec", "HOSTS", "gpu_node"), "is the inventory, and PATTERN -- COMMAND is missing", "pass [hosts.yaml] PATTERN -- COMMAND"),
     (("exec", "-i", "HOSTS", "nobody", "uptime"), "no host matches 'nobody'", "gpu_node"),
     (("node", "remove", "HOSTS", "gpu9"), "hosts.yaml has no host gpu9", "choose from: gpu1, gpu2"),
     (("node", "remove", "HOSTS"), "is the inventory, and NAME is missing", "pass [hosts.yaml] NAME"),
@@ -105,3 +112,71 @@ def test_status_of_an_unknown_lab_shows_no_hosts(tmp_path: Path, monkeypatch: py
 
     assert caught.value.what == f"there is no lab 'nolab' in {tmp_path}"
     assert caught.value.fix == f"start it: primus-bootstrap lab up --name nolab --dir {tmp_path}"
+
+
+@pytest.mark.parametrize("words", [["apply"], ["node", "add"], ["lab", "fault", "kill"], ["node"], []])
+def test_a_flag_has_no_type_in_the_help(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes no value. Nothing is cut off at 80 columns, and paragraphs are as wide as the terminal."""
+    monkeypatch.setenv("COLUMNS", "80")
+    text = CliRunner().invoke(app, [*words, "--help"]).output
+
+    assert "<bool>" not in text
+    assert "…" not in text
+
+
+def test_a_paragraph_of_the_help_is_one_line() -> None:
+    """The terminal wraps it: line ends of the source are not those of the help."""
+    command: Any = get_command(app)
+    paragraphs = command.commands["verify"].help.split("\n\n")
+
+    assert len(paragraphs) == 2
+    assert not any("\n" in paragraph for paragraph in paragraphs)
+
+
+@pytest.mark.parametrize("words", [("ssh", "HOSTS", "gpu1", "--", "uptime"), ("ssh", "-i", "HOSTS", "gpu1", "--", "uptime")])
+def test_the_inventory_of_ssh_may_be_the_first_word(hosts: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]) -> None:
+    """As with other verbs."""
+    started: list[list[str]] = []
+    monkeypatch.setattr(fleet_verbs, "pin_host_keys", lambda *_: ())
+    monkeypatch.setattr(fleet_verbs, "key_conflicts", lambda *_: ())
+    monkeypatch.setattr(fleet_verbs.os, "execvp", lambda _program, argv: started.append(argv))
+    CliRunner().invoke(app, [str(hosts) if word == "HOSTS" else word for word in words])
+
+    assert [argv[-2:] for argv in started] == [["10.0.0.1", "uptime"]]
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "line", "code"),
+    [
+        (["pass"], "ready", 0),
+        (["pass", "unknown"], "ready, except that this is unknown: check1", 0),
+        (["fail", "unknown"], "not ready: apply the fixes above", 1),
+    ],
+)
+def test_doctor_names_what_it_does_not_know(monkeypatch: pytest.MonkeyPatch, outcomes: list[Outcome], line: str, code: int) -> None:
+    """An unknown check is no failure, but the last line has its name."""
+    records = [Verdict(f"check{number}", "", word, reason="why", fix="do it") for number, word in enumerate(outcomes)]
+    monkeypatch.setattr(fleet_verbs, "check_controller", lambda _folder: records)
+    result = CliRunner().invoke(app, ["doctor"])
+
+    assert result.output.splitlines()[-1] == line
+    assert result.exit_code == code
+
+
+@pytest.mark.parametrize(
+    ("created", "command"),
+    [
+        (("node1", "node2"), "apply {file}"),
+        (("node2",), "node add {file} node2 --host 10.187.9.12 --like node1"),
+        ((), "apply {file}"),
+    ],
+)
+def test_lab_up_names_the_next_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, created: tuple[str, ...], command: str) -> None:
+    """New hosts that are spares join with `node add`."""
+    nodes = tuple(LabNode(f"node{number}", f"c{number}", "bookworm", f"10.187.9.1{number}") for number in (1, 2))
+    lab = Lab("lab", tmp_path, IPv4Network("10.187.9.0/24"), nodes, 1)
+    report = UpReport(lab, ("changed",), tuple((name, "SHA256:x") for name in created))
+    monkeypatch.setattr(lab_verbs, "lab_up", lambda *_arguments, **_hooks: report)
+    result = CliRunner().invoke(app, ["lab", "up"])
+
+    assert result.output.splitlines()[-1].endswith(f"Next: primus-bootstrap {command.format(file=lab.hosts_file)}")

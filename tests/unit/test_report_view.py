@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.cli.report_view import print_report
 from primus_bootstrap.core.verdicts import Outcome, Verdict
-from primus_bootstrap.engine.events import Event, PhaseFinished, PhaseStarted, Preparing, RunFinished, RunStarted, VerdictFound
+from primus_bootstrap.engine.events import Event, HostResult, PhaseFinished, PhaseStarted, Preparing, RunFinished, RunStarted, VerdictFound
 from primus_bootstrap.engine.report import Report, report_from_events, report_from_json
 
 if TYPE_CHECKING:
@@ -92,3 +93,13 @@ def test_each_reason_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
         f"skipped 26 checks (baseline.sysctl.vm.*) on n1, n2: {KERNEL}",
         "skipped gpu.count, gpu.links on n2: no GPU",
     ]
+
+
+def test_a_diff_says_what_would_change(capsys: pytest.CaptureFixture[str]) -> None:
+    """It has changed nothing."""
+    report = report_of(HostResult("n1", "baseline", "", "Write", "", "changed"))
+    print_report(replace(report, verb="diff", hosts=(replace(report.hosts[0], result="changed"), report.hosts[1])), Path("hosts.yaml"))
+    text = capsys.readouterr().out
+
+    assert "n1    would change" in text
+    assert "diff blue: 1 unchanged, 1 would change; " in text

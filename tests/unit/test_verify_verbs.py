@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from primus_bootstrap.cli.verify_verbs import Results, Row, exit_code, fold_rows, make_rows, problem_texts
+from primus_bootstrap.cli.verify_verbs import Results, Row, exit_code, failures_first, fold_rows, make_rows, problem_texts
 from primus_bootstrap.core.verdicts import Verdict
 from primus_bootstrap.engine.events import HostResult, Recap, VerdictFound
 
@@ -151,3 +151,18 @@ def test_good_rows_of_a_large_cluster_are_folded() -> None:
         ("50 hosts", "pass", 49.0),
     ]
     assert list(problem_texts([*fleet, *bad])) == ["\nfail a on m0, m1\n  broken\n  fix: repair it"]
+
+
+def test_services_with_failures_come_first() -> None:
+    """Then those with unknown rows. The rows of a service stay together, its failures first."""
+    words: dict[str, tuple[Outcome, ...]] = {
+        "a": ("pass", "pass"),
+        "b": ("pass", "unknown"),
+        "c": ("skipped", "fail"),
+        "d": ("pass", "pass"),
+    }
+    given = [Row(service, f"n{number}", outcomes[number], "") for number in (0, 1) for service, outcomes in words.items()]
+
+    assert [(row.service, row.host) for row in failures_first(given)] == [
+        ("c", "n1"), ("c", "n0"), ("b", "n1"), ("b", "n0"), ("a", "n0"), ("a", "n1"), ("d", "n0"), ("d", "n1"),
+    ]  # fmt: skip
