@@ -125,7 +125,7 @@ def diff(
             if change.diff:
                 emit("\n".join(f"    {line}" for line in change.diff.splitlines()))
         print_report(report, cluster.path)
-        emit("nothing would change" if not changes and report.exit_code == 0 else "nothing was changed")
+        emit("nothing would change" if not changes and report.exit_code == 0 else "no host was changed; apply would make these changes")
     raise typer.Exit(report.exit_code)
 
 
