@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from primus_bootstrap.cli.console import count, emit, emit_json, emit_table, plain_table, program, say, short
+from primus_bootstrap.cli.missing_secrets import generate_secrets, print_secrets
 from primus_bootstrap.cli.options import DEFAULT_HOSTS, AsJson, AskVaultPass, HostsFile, VaultPasswordFile, ask_password, examples
-from primus_bootstrap.core.errors import InventoryError, PlanError
+from primus_bootstrap.core.errors import InventoryError
 from primus_bootstrap.inventory.edit import scaffold
 from primus_bootstrap.inventory.load import validate as validate_inventory
 from primus_bootstrap.inventory.schema import reference
@@ -21,7 +21,6 @@ from primus_bootstrap.inventory.schema.specs import load_common_variables, load_
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from primus_bootstrap.inventory.cluster import Cluster
     from primus_bootstrap.inventory.schema.specs import Option
 
 secrets_app = typer.Typer(no_args_is_help=True, help="Generate secrets in an Ansible Vault file, and rotate them.")
@@ -216,59 +215,11 @@ def secrets_init(
     as_json: AsJson = False,
 ) -> None:
     """Generate every secret that this inventory needs and that has no value, and write them to a Vault file."""
-    # Only this verb needs these modules.
-    from primus_bootstrap.engine.lock import cluster_lock  # noqa: PLC0415
-    from primus_bootstrap.engine.state_folder import new_run_id  # noqa: PLC0415
-    from primus_bootstrap.inventory.edit import generated_secrets  # noqa: PLC0415
-
-    cluster, password_file, missing = _find_missing(hosts, vault_password_file)
-    target = output or cluster.path.parent / "group_vars" / "all" / "vault.yml"
-    created = False
-    added: tuple[str, ...] = ()
-    if missing:
-        with cluster_lock(cluster.state_dir.absolute(), verb="secrets init", run=new_run_id(time.time())):
-            cluster, password_file, missing = _find_missing(hosts, vault_password_file)  # another command may have added them
-            created = bool(missing) and not password_file.exists()
-            if created:
-                generated_secrets.create_password_file(password_file, is_state_folder=vault_password_file is None)
-            added = generated_secrets.add_secrets(target, missing, generated_secrets.password_of(password_file)) if missing else ()
+    found = generate_secrets(hosts, output=output, vault_password_file=vault_password_file)
     if as_json:
-        emit_json({"cluster": cluster.name, "added": added, "vault_file": str(target), "password_file": str(password_file)})
-    elif missing:
-        _print_secrets(cluster, added, target, password_file, created=created)
-    else:
+        emit_json(found.to_json())
+    elif not found.missing:
         emit("no secret is missing; nothing was written")
-
-
-def _find_missing(hosts: Path, password_path: Path | None) -> tuple[Cluster, Path, tuple[Option, ...]]:
-    """Return the cluster, its Vault password file, which may not exist, and the missing secrets.
-
-    Raises:
-        InventoryError: hosts.yaml has a problem other than missing variables.
-    """
-    from primus_bootstrap.inventory.edit import generated_secrets  # noqa: PLC0415
-
-    cluster = _load_without_required(hosts, password_path if password_path and password_path.exists() else None)
-    password_file = password_path or cluster.state_dir / "vault-password"
-    existing = password_file if password_file.exists() else None
-    cluster = _load_without_required(hosts, existing)
-    result = validate_inventory(hosts, vault_password_file=existing)
-    if encrypted := [item.origin.file for item in result.deferred if not item.variable]:
-        raise PlanError(f"{', '.join(encrypted)} cannot be read without its Vault password", fix="add --vault-password-file FILE")
-    return cluster, password_file, generated_secrets.missing_secrets(result.problems)
-
-
-def _load_without_required(hosts: Path, password_file: Path | None) -> Cluster:
-    result = validate_inventory(hosts, vault_password_file=password_file, ignore_rules=frozenset({"required"}))
-    if result.cluster is None:
-        raise InventoryError(result.problems)
-    return result.cluster
-
-
-def _print_secrets(cluster: Cluster, added: Sequence[str], target: Path, password_file: Path, *, created: bool) -> None:
-    for name in added:
-        emit(f"generated {name}")
-    emit(f"wrote {target}" if added else f"{target} already has every value")
-    if created:
-        emit(f"wrote the Vault password to {password_file}: keep a copy in a safe place, because only it opens the Vault file")
-    say(f"Next: {program()} apply {short(cluster.path)} --vault-password-file {password_file}")
+    else:
+        print_secrets(found)
+        say(f"Next: {program()} apply {short(found.cluster.path)} --vault-password-file {found.password_file}")

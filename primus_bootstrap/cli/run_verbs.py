@@ -15,6 +15,7 @@ from primus_bootstrap.cli.console import count, emit, emit_json, say
 from primus_bootstrap.cli.extra_vars import check_extra_vars
 from primus_bootstrap.cli.kubernetes_view import show_part
 from primus_bootstrap.cli.live import LiveView
+from primus_bootstrap.cli.missing_secrets import offer_secrets
 from primus_bootstrap.cli.options import (
     DEFAULT_HOSTS,
     AsJson,
@@ -34,7 +35,7 @@ from primus_bootstrap.cli.options import (
 )
 from primus_bootstrap.cli.plan_view import print_plan
 from primus_bootstrap.cli.report_view import next_steps, print_report
-from primus_bootstrap.core.errors import PlanError
+from primus_bootstrap.core.errors import InventoryError, PlanError
 from primus_bootstrap.engine.estimates import estimate_phases
 from primus_bootstrap.engine.events import Event, HostResult
 from primus_bootstrap.engine.plan import make_plan
@@ -146,11 +147,16 @@ def apply(
     """Configure the hosts as hosts.yaml declares, phase by phase. Safe to repeat, also after an interruption.
 
     First hosts.yaml is checked as a whole; if it has a problem, no host is contacted (exit code 2). If a host fails or does not
-    answer, the others continue, and the report lists task, cause and fix (exit code 4).
+    answer, the others continue, and the report lists task, cause and fix (exit code 4). If only secrets are missing, apply offers to
+    generate them (on a terminal, without --yes).
     """
-    cluster, plan, options = _prepare(
-        hosts, phases, start, limit, run_options("apply", extra_vars, forks, ask_become_pass, ask_vault_pass, vault_password_file)
-    )
+    options = run_options("apply", extra_vars, forks, ask_become_pass, ask_vault_pass, vault_password_file)
+    try:
+        cluster, plan, options = _prepare(hosts, phases, start, limit, options)
+    except InventoryError as error:
+        if yes or options.vault_password or not (password_file := offer_secrets(hosts, error, vault_password_file=vault_password_file)):
+            raise
+        cluster, plan, options = _prepare(hosts, phases, start, limit, replace(options, vault_password_file=password_file))
     if not yes:
         _confirm(cluster, plan)
     report = run_plan(cluster, plan, options)

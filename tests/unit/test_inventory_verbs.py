@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import jsonschema  # type: ignore[import-untyped]
 import pytest
@@ -13,7 +14,7 @@ import typer
 from typer.testing import CliRunner
 
 from primus_bootstrap import content
-from primus_bootstrap.cli import inventory_verbs
+from primus_bootstrap.cli import inventory_verbs, missing_secrets, run_verbs
 from primus_bootstrap.core.errors import InventoryError, PlanError
 from primus_bootstrap.inventory.edit.generated_secrets import password_of, read_vault_file
 from primus_bootstrap.inventory.edit.scaffold import templates
@@ -47,6 +48,9 @@ def demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     role, playbooks = tmp_path / "roles" / "demo" / "meta", tmp_path / "playbooks"
     role.mkdir(parents=True)
     playbooks.mkdir()
+    for filters in content.roles_dir().glob("*/filter_plugins"):  # the rules load them
+        (tmp_path / "roles" / filters.parent.name).mkdir()
+        (tmp_path / "roles" / filters.parent.name / "filter_plugins").symlink_to(filters)
     option = "{type: str, required: true, no_log: true, description: Shared by the hosts.}"
     text = f"argument_specs:\n  main:\n    options:\n      demo_key: {option}\n      demo_password: {option}\n"
     (role / "argument_specs.yml").write_text(text)
@@ -203,6 +207,74 @@ def test_secrets_need_the_password_of_an_existing_vault_file(demo: Path) -> None
         run("secrets", "init", demo)
 
     assert "vault.yml cannot be read without its Vault password" in caught.value.what
+
+
+class Terminal:
+    """A terminal on which a person answers, and the questions."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, answer: bool, is_terminal: bool = True) -> None:
+        """Answer every question with `answer`."""
+        self.questions: list[str] = []
+        self.answer, self.is_terminal = answer, is_terminal
+        monkeypatch.setattr(missing_secrets, "sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: is_terminal)))
+        monkeypatch.setattr(missing_secrets.typer, "confirm", self._ask)
+
+    def _ask(self, question: str, **_options: Any) -> bool:
+        self.questions.append(question)
+        return self.answer
+
+
+def apply_plan_of(demo: Path, monkeypatch: pytest.MonkeyPatch, *words: str) -> list[Any]:
+    """Run `apply` up to the question whether to apply the plan; return the clusters that it asked about."""
+    planned: list[Any] = []
+    monkeypatch.setattr(run_verbs, "make_plan", lambda cluster, **_options: cluster)
+    monkeypatch.setattr(run_verbs, "_confirm", lambda cluster, _plan: planned.append(cluster))
+    monkeypatch.setattr(run_verbs, "run_plan", lambda *_arguments, **_options: (_ for _ in ()).throw(typer.Abort))
+    app = typer.Typer()
+    run_verbs.register(app)
+    result = CliRunner().invoke(app, ["apply", str(demo), *words])
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return planned
+
+
+def test_apply_offers_to_generate_missing_secrets(demo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a yes, apply continues with the new secrets."""
+    terminal = Terminal(monkeypatch, answer=True)
+
+    (cluster,) = apply_plan_of(demo, monkeypatch)
+
+    assert terminal.questions == ["Generate them now and write them, encrypted, to group_vars/all/vault.yml?"]
+    assert len(cluster.view.variables("n1")["demo_key"]) == 43
+    assert (demo.parent / "group_vars" / "all" / "vault.yml").read_text().startswith("$ANSIBLE_VAULT;")
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_terminal", "words", "asked"), [(False, True, (), 1), (True, False, (), 0), (True, True, ("--yes",), 0)]
+)
+def test_apply_ends_with_the_error_if_no_secret_is_generated(
+    demo: Path, monkeypatch: pytest.MonkeyPatch, *, answer: bool, is_terminal: bool, words: tuple[str, ...], asked: int
+) -> None:
+    """After a no, without a terminal and with --yes, the fix is the command, and nothing is written."""
+    terminal = Terminal(monkeypatch, answer=answer, is_terminal=is_terminal)
+
+    with pytest.raises(InventoryError) as caught:
+        apply_plan_of(demo, monkeypatch, *words)
+
+    assert {problem.fix for problem in caught.value.problems} == {f"primus-bootstrap secrets init {demo}"}
+    assert len(terminal.questions) == asked
+    assert not (demo.parent / "group_vars").exists()
+
+
+def test_apply_offers_nothing_if_something_else_is_wrong(demo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Secrets alone would not help."""
+    demo.write_text(demo.read_text().replace("10.0.0.2", "10.0.0.1"))
+    terminal = Terminal(monkeypatch, answer=True)
+
+    with pytest.raises(InventoryError):
+        apply_plan_of(demo, monkeypatch)
+
+    assert terminal.questions == []
 
 
 def test_secrets_do_not_hide_other_problems(demo: Path) -> None:

@@ -30,8 +30,20 @@ def missing_secrets(problems: Iterable[Problem]) -> tuple[Option, ...]:
 
     The message of such a problem begins with the name of the variable.
     """
-    names = {problem.what.partition(" ")[0] for problem in problems if problem.rule == "required"}
+    names = {_variable(problem) for problem in problems if problem.rule == "required"}
     return tuple(option for option in load_options().values() if option.no_log and option.name in names)
+
+
+def only_missing_secrets(problems: Sequence[Problem]) -> tuple[str, ...]:
+    """Return the names of the missing secrets if nothing else is wrong and each can be generated; otherwise nothing."""
+    names = tuple(dict.fromkeys(_variable(problem) for problem in problems if problem.rule == "required"))
+    generated = {option.name for option in missing_secrets(problems) if option.type == "str"}
+    only = all(problem.rule == "required" for problem in problems) and generated == set(names)
+    return names if only else ()
+
+
+def _variable(problem: Problem) -> str:
+    return problem.what.partition(" ")[0]
 
 
 def password_of(path: Path) -> Vault:
