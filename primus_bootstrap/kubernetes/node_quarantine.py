@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     Patch = Mapping[str, Any]
 
 QUARANTINE = "quarantine"
-_ONE = 1
+_READ_EACH = 1  # so many Nodes are read one by one, more with a list
 
 
 def read_record(api: Api, name: str) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def lift_all(api: Api, names: Sequence[str], *, dry_run: bool = False) -> list[s
 
 def _change(api: Api, names: Sequence[str], patch: Callable[[Node], Patch | None], *, dry_run: bool) -> list[str]:
     """Patch the Nodes that differ. Several Nodes are read with one list."""
-    nodes = {name: read_node(api, name) for name in names} if len(names) <= _ONE else read_nodes(api)
+    nodes = {name: read_node(api, name) for name in names} if len(names) <= _READ_EACH else read_nodes(api)
     differing = [name for name in names if nodes.get(name) and patch(nodes[name]) is not None]
     if not dry_run:
         for_each(differing, lambda name: _patched(api, nodes[name], patch))

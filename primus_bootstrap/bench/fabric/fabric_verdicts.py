@@ -108,7 +108,7 @@ def pair_verdicts(
 
     A host fails if it fails with all of its partners, and they pass with others. If a pair fails although both hosts pass with others,
     the path is suspect; if it failed once and passed once, the path is unsteady. A host without a known outcome, or with partners that
-    pass with nobody, is unknown.
+    pass with no host, is unknown.
 
     Args:
         outcomes: The outcome of each pair, all its runs together.

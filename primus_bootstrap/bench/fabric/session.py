@@ -162,7 +162,7 @@ def group_part(store: BenchStore, host: str, request: BenchRequest, tier: Tier, 
 
 
 def has_started(store: BenchStore, hosts: Sequence[str]) -> bool:
-    """Return whether all hosts of a group started in the current round. If one did not, the others would wait for it in vain."""
+    """Return whether all hosts of a group started in the current round. If one did not, the others would wait until their time limit."""
     state = store.fabric_state()
     answers: list[GroupAnswer] = [store.group_answer(host) for host in hosts]
     return state is not None and all(answer.number == state.number and answer.started for answer in answers)
