@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -12,9 +12,7 @@ from primus_bootstrap.launch.plugins import program
 from primus_bootstrap.launch.plugins.discovery import files_of_task, plugin_tasks, sources
 from primus_bootstrap.launch.tasks import Request, all_tasks, find_task
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
+ROOT = Path(__file__).resolve().parents[2]
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to have files of two accounts")
 COUNT = '''
 import no_such_module_on_this_machine
@@ -122,7 +120,7 @@ def test_two_tasks_of_one_name_are_an_error(tmp_path: Path) -> None:
 
 def test_a_missing_plug_in_is_an_error(tmp_path: Path) -> None:
     """A mistyped --plugin must not start a run without it."""
-    with pytest.raises(UsageError, match=r"--plugin nowhere.py: not a .py file or a folder, or not found"):
+    with pytest.raises(UsageError, match=r"plug-in nowhere.py: not a .py file or a folder, or not found"):
         sources(["nowhere.py"], tmp_path)
 
 
@@ -146,3 +144,15 @@ def test_the_function_is_called_with_the_arguments(tmp_path: Path, capsys: pytes
 
     assert [program.main([file, "f", word]) for word in ("four", "none", "text")] == [4, 0, 1]
     assert "f() returned 'x'\n  fix: return an exit code" in capsys.readouterr().err
+
+
+def test_the_example_of_the_documentation_works(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As printed in docs/primus-cli.md."""
+    page = (ROOT / "docs/primus-cli.md").read_text()
+    text = page.partition("```python\n# primus_plugins/count.py\n")[2].partition("```")[0]
+    file = write(tmp_path / "primus_plugins/count.py", text)
+    task, arguments = find_task(["count", "lines", str(file)], plugin_tasks(sources([], tmp_path)))
+    code = program.main([str(file), "count", *arguments])
+
+    assert (task.meaning, code) == ("Count the lines of files.", 0)
+    assert capsys.readouterr().out == f"{file} {len(text.splitlines())}\n"

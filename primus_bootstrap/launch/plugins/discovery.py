@@ -48,16 +48,26 @@ def sources(given: Sequence[str], cwd: Path) -> tuple[Path, ...]:
     Raises:
         UsageError: One of them does not exist, or the project's folder belongs to another account.
     """
-    named = tuple((cwd / name).absolute() for name in given)
-    for name, path in zip(given, named):  # noqa: B905 - strict= needs Python 3.10
-        if not path.is_dir() and not (path.is_file() and path.suffix == ".py"):
-            raise UsageError(f"--plugin {name}: not a .py file or a folder, or not found", fix="give the path of a .py file or of a folder")
+    named = named_plugins(given, cwd)
     project = (cwd / FOLDER).absolute()
     if project in named or not project.is_dir():
         return named
     for file in _files_of(project):  # a folder that is named is trusted
         check_owner(file.path, project, "its plug-ins are not used", "--plugin")
     return (project, *named)
+
+
+def named_plugins(given: Sequence[str], cwd: Path) -> tuple[Path, ...]:
+    """Return the given files and folders.
+
+    Raises:
+        UsageError: One of them does not exist.
+    """
+    named = tuple((cwd / name).absolute() for name in given)
+    for name, path in zip(given, named):  # noqa: B905 - strict= needs Python 3.10
+        if not path.is_dir() and not (path.is_file() and path.suffix == ".py"):
+            raise UsageError(f"plug-in {name}: not a .py file or a folder, or not found", fix="give the path of a .py file or of a folder")
+    return named
 
 
 def plugin_files(paths: Iterable[Path]) -> tuple[PluginFile, ...]:

@@ -24,8 +24,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.core import child_processes
+from primus_bootstrap.core.atomic_files import write_if_changed
 from primus_bootstrap.core.errors import PlanError, PrimusError
 from primus_bootstrap.launch.diagnose import kernel_log
+from primus_bootstrap.launch.runtimes.forwarded_plugins import FOLDER as PLUGINS
 from primus_bootstrap.launch.runtimes.self_exec import own_command
 from primus_bootstrap.launch.watch import node_record
 from primus_bootstrap.launch.watch.classification import NOT_ITS_TURN
@@ -139,6 +141,7 @@ def run(folder: JobFolder, number: int, rank: int | None) -> int:
         if job.target == KUBERNETES and rank:
             master, outcome = _first_address(attempt, lease, signals)
         if not outcome.code:
+            write_plugins(job, folder)
             outcome = _supervise(launcher_words(job, state, folder, rank, master), job, output, lease, signals)
     if outcome.note:
         _record_end(attempt, folder.run, record, outcome)
@@ -200,7 +203,14 @@ def launcher_words(job: Job, state: State, folder: JobFolder, rank: int, master:
     if job.processes:
         shape.append(f"--nproc={job.processes}")
     own = own_command(sys.executable)
-    return (*own, f"--output={folder.run}", "direct", *shape, f"--grace={job.grace_s}", *job.options, "--", *job.words)
+    plugins = (f"--plugin={folder.run / PLUGINS}",) if job.plugins else ()
+    return (*own, f"--output={folder.run}", "direct", *shape, f"--grace={job.grace_s}", *plugins, *job.options, "--", *job.words)
+
+
+def write_plugins(job: Job, folder: JobFolder) -> None:
+    """Write the job's plug-ins to the run folder, where every node finds them."""
+    for name, text in job.plugins.items():
+        write_if_changed(folder.run / PLUGINS / name, text)
 
 
 @dataclass(frozen=True)

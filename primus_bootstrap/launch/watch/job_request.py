@@ -6,9 +6,12 @@ import re
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any
 
+from primus_bootstrap.core.errors import UsageError
 from primus_bootstrap.core.structured import InvalidDataError, Issue, read, readable
+from primus_bootstrap.launch.plugins.discovery import named_plugins, plugin_files, plugin_tasks
 from primus_bootstrap.launch.watch import job_spec
 from primus_bootstrap.launch.watch.job_spec import DIRECT, KUBERNETES, SLURM, Job
 
@@ -59,6 +62,7 @@ class JobRequest:
     checkpoint_folder: str
     venv: str
     environment: Mapping[str, Any]
+    plugins: tuple[str, ...]
     cli_options: tuple[str, ...]
     max_restarts_without_progress: int
     max_restarts: int
@@ -209,6 +213,7 @@ def build_job(request: JobRequest, inventory: InventoryFacts) -> Job:
         "processes_per_node": request.processes_per_node,
         "words": _task_words(request),
         "options": [*([f"--venv={request.venv}"] if request.venv else []), *request.cli_options],
+        "plugins": _plugin_texts(request.plugins),
         "environment": _texts(request.environment),
         "checkpoints": request.checkpoint_folder,
         "grace_s": request.grace_s,
@@ -262,6 +267,25 @@ def _pods(request: JobRequest, inventory: InventoryFacts) -> dict[str, Any]:
         "secrets": request.kubernetes_env_secrets,
         "spares": [host for host in kube_nodes(request, inventory) if host in spares],
     }
+
+
+def _plugin_texts(paths: Sequence[str]) -> dict[str, str]:
+    """Return the files of plug-ins with their content, which the job takes to its hosts. Each plug-in has a folder of its own.
+
+    Raises:
+        InvalidDataError: A plug-in does not exist, or is wrong.
+    """
+    variable = f"{PREFIX}plugins"
+    fix = "give the absolute path of a .py file or of a folder on this machine"
+    relative = [Issue(variable, f"{path} is not an absolute path", fix) for path in paths if not path.startswith("/")]
+    if relative:
+        raise InvalidDataError(relative)
+    try:
+        named = named_plugins(paths, Path("/"))
+        plugin_tasks(named)
+    except UsageError as error:
+        raise InvalidDataError([Issue(variable, error.what, error.fix)]) from error
+    return {f"{number:02d}/{file.name}": file.path.read_text("utf-8") for number, path in enumerate(named) for file in plugin_files([path])}
 
 
 def _task_words(request: JobRequest) -> list[str]:

@@ -49,6 +49,9 @@ VariableName = Annotated[str, matching(re.compile(r"[A-Za-z_]\w*"), "a variable 
 AbsolutePath = Annotated[Text, Constraint("an absolute path or an empty text", lambda value: value.startswith("/") or not value)]
 TargetName = Annotated[str, Constraint(f"one of {', '.join(TARGETS)}", TARGETS.__contains__)]
 Count = Annotated[int, _number(0)]
+PluginName = Annotated[
+    str, matching(re.compile(r"(?:[A-Za-z0-9_-][\w.-]*/)*[A-Za-z0-9_-][\w.-]*\.py"), "a path of a .py file below a folder")
+]
 
 
 @readable
@@ -136,6 +139,7 @@ class Job:
     gpus_per_node: Count = 0  # GPUs on each host
     processes_per_node: Count = 0  # ranks on each host; 0: one per GPU
     options: tuple[Text, ...] = ()  # more options of `primus-cli direct`
+    plugins: Mapping[PluginName, Text] = field(default_factory=dict)  # the files of plug-ins with tasks, and their content
     environment: Mapping[VariableName, Text] = field(default_factory=dict)  # environment variables of the ranks
     checkpoints: AbsolutePath = ""  # folder of the checkpoints; empty: the trainer's default in the run folder
     grace_s: Annotated[int, _number(1)] = 120
@@ -196,7 +200,7 @@ class Job:
         """Return the content of job.json. Keys that earlier releases may not know are written only if they are used."""
         data = {"schema": SCHEMA, **json.loads(json.dumps(asdict(self)))}  # asdict keeps tuples
         unused = [name for name in TARGETS if name != self.target]
-        unused += [name for name in ("created", "left_out") if not data[name]]
+        unused += [name for name in ("created", "left_out", "plugins") if not data[name]]
         for name in unused:
             del data[name]
         if self.policy.settle_s == Policy.settle_s:
