@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from primus_bootstrap.cli.console import clock_text, coloured, emit, emit_json, emit_table, plain_table
+from primus_bootstrap.cli.console import clock_text, coloured, emit, emit_json, emit_table, plain_table, say
 from primus_bootstrap.cli.day2 import ask_name, find_host, run_and_report, split_words
-from primus_bootstrap.cli.fleet_verbs import targets_of_limit
+from primus_bootstrap.cli.fleet_verbs import as_root, ask_hosts, targets_of_limit
 from primus_bootstrap.cli.options import (
     DEFAULT_HOSTS,
     AsJson,
@@ -32,6 +32,8 @@ from primus_bootstrap.cli.run_verbs import load_for_run, run_options
 from primus_bootstrap.cli.service_states import read_all_states
 from primus_bootstrap.core.errors import UsageError
 from primus_bootstrap.engine.plan import TargetHost, make_plan
+from primus_bootstrap.engine.ssh import known_hosts_path
+from primus_bootstrap.fleet.messages import Task
 from primus_bootstrap.inventory.load import load_cluster
 
 if TYPE_CHECKING:
@@ -49,6 +51,10 @@ _REASON = re.compile(r"[^\n\r{}\"'|\\]{3,160}\Z")
 Reason = Annotated[str, typer.Option("--reason", help="Why, in one line; `node list` and `sinfo -R` show it.", metavar="TEXT")]
 Owner = Annotated[str, typer.Option("--owner", help="Owner of the quarantine; your login name by default.", metavar="NAME")]
 Force = Annotated[bool, typer.Option("--force", help="Requeue its jobs and evict its pods at once; otherwise they run to their end.")]
+Wait = Annotated[
+    int | None,
+    typer.Option("--wait", min=1, help="Run its health checks now, and wait at most this long for them.", metavar="SECONDS"),
+]
 WithoutProof = Annotated[
     bool, typer.Option("--without-proof", help="Release a host without a health record: one outside gpu_node has no health checks.")
 ]
@@ -58,7 +64,7 @@ def register(app: typer.Typer) -> None:
     """Register the verbs."""
     app.command("list", epilog=examples("node list", "node list --limit gpu_node --json"))(list_)
     app.command("quarantine", epilog=examples("node quarantine gpu7 --reason 'ECC errors on GPU 3'"))(quarantine)
-    app.command("release", epilog=examples("node release gpu7"))(release)
+    app.command("release", epilog=examples("node release gpu7", "node release gpu7 --wait 120"))(release)
 
 
 def quarantine(
@@ -94,6 +100,7 @@ def release(
     words: Words,
     *,
     owner: Owner = "",
+    wait_s: Wait = None,
     without_proof: WithoutProof = False,
     confirm: Confirmed = "",
     forks: Forks = 0,
@@ -104,12 +111,15 @@ def release(
 ) -> None:
     """Return a host to service if its health checks passed after its quarantine. Safe to repeat.
 
-    The health record must be newer than the quarantine. A quarantine of another owner and an administrator's own drain stay.
+    The health record must be newer than the quarantine; --wait runs the checks first. A quarantine of another owner and an
+    administrator's own drain stay.
     """
     options = run_options("node release", None, forks, ask_become_pass, ask_vault_pass, vault_password_file)
     cluster, name = _load_host(words, options)
     if without_proof:
         ask_name(cluster, confirm, verb="node release", what=f"This returns {name} to service without a health record.")
+    if wait_s is not None:
+        _run_checks(cluster, name, options, wait_s)
     values = {"quarantine_owner": owner or login_name(), "quarantine_without_proof": str(without_proof).lower()}
     report = _run(cluster, name, RELEASE, options, values, as_json=as_json)
     if not as_json and not report.exit_code:
@@ -138,6 +148,17 @@ def list_(
         emit_json({"schema": "primus.service/1", "cluster": cluster.name, "hosts": [asdict(service) for service in services]})
     else:
         _print(services)
+
+
+def _run_checks(cluster: Cluster, name: str, options: Options, wait_s: int) -> None:
+    """Run the health checks of a host now, and report a failure; the release itself then reads their record."""
+    targets = targets_of_limit(cluster, name, options.become_password)
+    stdin = {name: f"{options.become_password}\n"} if options.become_password else {}
+    say(f"running the health checks of {name}, for at most {wait_s} s")
+    task = Task(as_root("systemctl start primus-health"), stdin, float(wait_s), str(known_hosts_path(cluster)))
+    (answer,) = ask_hosts(cluster, targets, task)
+    if answer.exit_code != 0:
+        say(f"running them failed: {answer.detail or answer.stderr.strip() or f'exit code {answer.exit_code}'}")
 
 
 def login_name() -> str:

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from primus_bootstrap import content
 from primus_bootstrap.cli import quarantine_verbs
 from primus_bootstrap.cli.main import app
-from primus_bootstrap.fleet.messages import Answer
+from primus_bootstrap.fleet.messages import Answer, Task
 from primus_bootstrap.fleet.service import Quarantine, read_services
 from tests.unit.role_module import load_file, load_role_module
 
@@ -392,3 +392,38 @@ def test_the_login_name_is_the_default_owner(monkeypatch: pytest.MonkeyPatch, ve
 
     assert done.exit_code == 0, done.output
     assert [values["quarantine_owner"] for values in calls] == [owner]
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (Answer("gpu1", exit_code=0), ""),
+        (Answer("gpu1", cause="timeout", detail="no answer within 90 s"), "running them failed: no answer"),
+    ],
+)
+def test_a_release_can_run_the_health_checks_first(monkeypatch: pytest.MonkeyPatch, answer: Answer, message: str) -> None:
+    """The release reads their record. If they cannot be run, it still decides by the last record."""
+    tasks: list[Task] = []
+    steps: list[str] = []
+
+    def ask(_cluster: object, _targets: object, task: Task) -> list[Answer]:
+        steps.append("checks")
+        tasks.append(task)
+        return [answer]
+
+    def run(*_: object, **__: object) -> Any:
+        steps.append("release")
+        return SimpleNamespace(exit_code=0, changed=1)
+
+    monkeypatch.setattr(quarantine_verbs, "_load_host", lambda *_: (None, "gpu1"))
+    monkeypatch.setattr(quarantine_verbs, "targets_of_limit", lambda *_: ())
+    monkeypatch.setattr(quarantine_verbs, "known_hosts_path", lambda _: "known_hosts")
+    monkeypatch.setattr(quarantine_verbs, "ask_hosts", ask)
+    monkeypatch.setattr(quarantine_verbs, "_run", run)
+    done = CliRunner().invoke(app, ["node", "release", "gpu1", "--wait", "90"])
+
+    assert done.exit_code == 0, done.output
+    assert steps == ["checks", "release"]
+    assert (tasks[0].timeout_s, "systemctl start primus-health" in tasks[0].command) == (90.0, True)
+    assert message in done.stderr
+    assert ("failed" in done.stderr) is bool(message)
