@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from primus_bootstrap import content
-from tests.unit.role_module import load_file, load_role_module
+from tests.unit.role_module import load_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,7 +21,7 @@ restore: Any = load_file(ROLE / "files/etcd_restore.py", "etcd_restore")
 quorum: Any = load_file(ROLE / "files/etcd_quorum.py", "etcd_quorum")
 verify: Any = load_file(ROLE / "files/etcd_verify.py", "etcd_verify")
 chosen: Any = load_file(ROLE / "filter_plugins/kube_backup.py", "kube_backup_filter")
-static_pod: Any = load_role_module("kube_certificates", "kube_static_pod")
+certificates: Any = load_file(content.roles_dir() / "kube_certificates/filter_plugins/kube_certificates.py", "kube_certificates_filter")
 copies: Any = load_file(ROLE / "action_plugins/kube_backup_copies.py", "kube_backup_copies")
 
 KUBESPRAY = """# Environment file for etcd 3.6.1
@@ -303,4 +303,4 @@ def test_host_finds_its_own_api_server(options: str, server: str) -> None:
     manifest = f"spec:\n  containers:\n  - command:\n    - kube-apiserver\n{options}"
 
     assert member.own_server(manifest) == server
-    assert static_pod.own_server(manifest) == server
+    assert certificates.kube_certificates_server(manifest) == server

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
+from ansible.errors import AnsibleFilterError
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 files: Any = load_role_module("kube_certificates", "kube_certificate_files")
-pod: Any = load_role_module("kube_certificates", "kube_static_pod")
-processes: Any = load_file(content.roles_dir() / "kube_certificates/module_utils/kube_processes.py", "kube_processes_here")
 filters: Any = load_file(content.roles_dir() / "kube_certificates/filter_plugins/kube_certificates.py", "kube_certificates_filter")
 
 NOW = 1_800_000_000.0
@@ -157,17 +156,17 @@ def test_mark_is_one_annotation() -> None:
     before = yaml.safe_load(MANIFEST)
     bare = MANIFEST.replace("  annotations:\n    kubeadm.kubernetes.io/kube-apiserver.advertise-address.endpoint: 10.0.0.1:6443\n", "")
     for text in (MANIFEST, bare):
-        once = pod.with_annotation(text, "2026-01-01T00:00:00Z")
-        twice = pod.with_annotation(once, "2026-02-02T00:00:00Z")
+        once = filters.kube_certificates_annotated(text, "2026-01-01T00:00:00Z")
+        twice = filters.kube_certificates_annotated(once, "2026-02-02T00:00:00Z")
         after = yaml.safe_load(twice)
 
-        assert yaml.safe_load(once)["metadata"]["annotations"][pod.ANNOTATION] == "2026-01-01T00:00:00Z"
-        assert after["metadata"]["annotations"].pop(pod.ANNOTATION) == "2026-02-02T00:00:00Z"
+        assert yaml.safe_load(once)["metadata"]["annotations"][filters.ANNOTATION] == "2026-01-01T00:00:00Z"
+        assert after["metadata"]["annotations"].pop(filters.ANNOTATION) == "2026-02-02T00:00:00Z"
         assert after["metadata"]["name"] == "kube-apiserver"
         assert after["spec"] == before["spec"]
         assert after["metadata"]["annotations"] == (before["metadata"]["annotations"] if text is MANIFEST else {})
-    with pytest.raises(ValueError, match="no `metadata:`"):
-        pod.with_annotation("{}", "x")
+    with pytest.raises(AnsibleFilterError, match="no `metadata:`"):
+        filters.kube_certificates_annotated("{}", "x")
 
 
 def test_start_time_is_read_from_proc(tmp_path: Path) -> None:
@@ -179,14 +178,15 @@ def test_start_time_is_read_from_proc(tmp_path: Path) -> None:
         (tmp_path / str(pid) / "stat").write_text(line.format(ticks), encoding="ascii")
     (tmp_path / "uptime").write_text("500.0 1.0\n", encoding="ascii")
 
-    assert processes.running(tmp_path, 10_000.0) == {"kube-apiserver": 10_000.0 - 500.0 + 5000 / processes.os.sysconf("SC_CLK_TCK")}
+    assert files.running(tmp_path, 10_000.0) == {"kube-apiserver": 10_000.0 - 500.0 + 5000 / files.os.sysconf("SC_CLK_TCK")}
 
 
 def test_local_api_server_must_be_ready_before_the_next_pod() -> None:
     """The kubeconfig may name another server, whose answer proves nothing."""
-    start, ready = yaml.safe_load((content.roles_dir() / "kube_certificates/tasks/restart_pod.yml").read_text(encoding="utf-8"))
-    argv = ready["ansible.builtin.command"]["argv"]
+    tasks = yaml.safe_load((content.roles_dir() / "kube_certificates/tasks/restart_pod.yml").read_text(encoding="utf-8"))
+    argv = tasks[-1]["ansible.builtin.command"]["argv"]
 
-    assert f"--server={{{{ {start['register']}['server'] }}}}" in argv
+    assert tasks[0]["loop"][1] == "kube-apiserver"
+    assert f"--server={{{{ {tasks[0]['register']}['results'][1]['content'] | b64decode | kube_certificates_server }}}}" in argv
     assert "--tls-server-name=kubernetes" in argv
-    assert pod.own_server(MANIFEST) == "https://127.0.0.1:6443"
+    assert filters.kube_certificates_server(MANIFEST) == "https://127.0.0.1:6443"

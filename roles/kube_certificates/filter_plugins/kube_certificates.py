@@ -1,5 +1,5 @@
 # ruff: noqa: INP001 (Ansible loads it by path)
-"""Filters that decide which certificates are renewed, who renews the others, and which pods are restarted."""
+"""Filters that decide which certificates are renewed, who renews the others, and which pods are restarted and how."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ KUBEADM = {
 }
 # The order of restarts. etcd is first, so that the readiness of the API server covers both.
 ORDER = (_ETCD, _API, "kube-controller-manager", "kube-scheduler")
+ANNOTATION = "primus-bootstrap/restarted"
 FIXES = {
     "kubeadm": "primus-bootstrap renew certificates",
     "kubelet": "kubelet renews it by itself: check `journalctl -u kubelet`, and rotateCertificates in its configuration",
@@ -99,6 +100,32 @@ def kube_certificates_stale(read: Sequence[Mapping[str, Any]], running: Mapping[
     return [name for name in ORDER if name in stale]
 
 
+def kube_certificates_annotated(manifest: str, value: str) -> str:
+    """Return a manifest with our annotation, a change for which kubelet restarts the pod. Nothing else is changed.
+
+    Raises:
+        AnsibleFilterError: It has no metadata in kubeadm's format.
+    """
+    line = f'    {ANNOTATION}: "{value}"'
+    for pattern, text in (
+        (rf"(?m)^    {re.escape(ANNOTATION)}:.*$", line),
+        (r"(?m)^(metadata:\n(?:  .*\n)*?  annotations:)[ ]*$", rf"\1\n{line}"),
+        (r"(?m)^metadata:[ ]*$", f"metadata:\n  annotations:\n{line}"),
+    ):
+        annotated, count = re.subn(pattern, text, manifest, count=1)
+        if count:
+            return annotated
+    raise AnsibleFilterError("the manifest has no `metadata:` at the beginning of a line. Fix: restore the file that kubeadm has written")
+
+
+def kube_certificates_server(manifest: str) -> str:
+    """Return the URL of this host's API server from its manifest. A kubeconfig may name another host or a load balancer."""
+    options = dict(re.findall(r"(?m)^\s*-\s+[\"']?--(bind-address|secure-port)=(\S+?)[\"']?\s*$", manifest))
+    bound = options.get("bind-address", "::")
+    host = "127.0.0.1" if bound in ("::", "0.0.0.0") else f"[{bound}]" if ":" in bound else bound  # noqa: S104 - nothing is bound here
+    return f"https://{host}:{options.get('secure-port', '6443')}"
+
+
 def kube_certificates_verdicts(
     read: Sequence[Mapping[str, Any]], unread: Sequence[str], host: str, least_days: float
 ) -> list[dict[str, Any]]:
@@ -123,5 +150,4 @@ class FilterModule:
 
     def filters(self) -> dict[str, Any]:
         """Return the filters by name."""
-        names = (kube_certificates_read, kube_certificates_due, kube_certificates_stale, kube_certificates_verdicts)
-        return {one.__name__: one for one in names}
+        return {name: value for name, value in globals().items() if name.startswith("kube_certificates_")}
