@@ -119,7 +119,20 @@ def check_job(cluster: Cluster, job: JobFile, display_path: str) -> JobRequest:
         raise InventoryError(
             [_problem(job.origins.get(variable_of(issue), Origin(display_path, 0)), str(issue), _fix(issue, cluster)) for issue in issues]
         )
+    if unknown := _unknown_user(cluster, str(variables[_USER])):
+        raise InventoryError([_problem(job.origins.get(_USER, Origin(display_path, 0)), *unknown)])
     return read_request(variables)
+
+
+def _unknown_user(cluster: Cluster, user: str) -> tuple[str, str] | None:
+    """Return the problem and the fix for a user who may not have jobs; None if hosts.yaml does not list the accounts."""
+    names = _accounts(cluster)
+    if not names or user in names:
+        return None
+    near = nearest(user, names)
+    hint = f"did you mean {near}? " if near else ""
+    what = f"{_USER}: {user} is not an account that may have jobs"
+    return what, f"{hint}choose from: {', '.join(names)}; or add it to users_groups_accounts and apply the phase baseline"
 
 
 def _fix(issue: Issue, cluster: Cluster) -> str:
@@ -134,14 +147,16 @@ def _fix(issue: Issue, cluster: Cluster) -> str:
 
 
 def _accounts(cluster: Cluster) -> list[str]:
-    """Return the accounts of hosts.yaml that may have jobs; none if their list cannot be read."""
+    """Return the accounts of hosts.yaml that may have jobs; none if their list cannot be read, or has no accounts."""
     watchers = cluster.groups.get("primus_watch") or ()
+    variables = cluster.view.variables(watchers[0]) if watchers else {}
     try:
-        found = cluster.view.variables(watchers[0]).get("users_groups_accounts") if watchers else ()
-    except PlanError:  # it is a template or a Vault value that only a run can resolve
-        found = ()
+        found, of_directory = variables.get("users_groups_accounts"), variables.get("primus_watch_accounts")
+    except PlanError:  # one is a template or a Vault value that only a run can resolve
+        return []
     accounts = [account for account in (found if isinstance(found, list) else ()) if isinstance(account, dict) and "name" in account]
-    return [str(account["name"]) for account in accounts if not account.get("sudo_rules") and account.get("state") != "absent"]
+    names = [str(account["name"]) for account in accounts if not account.get("sudo_rules") and account.get("state") != "absent"]
+    return [*names, *map(str, of_directory if isinstance(of_directory, list) and names else ())]
 
 
 def _problem(origin: Origin, what: str, fix: str) -> Problem:

@@ -144,7 +144,7 @@ def test_the_selected_hosts_are_passed_to_the_role(cli: Cli, tmp_path: Path) -> 
     assert (offer["hosts"], offer["spares"], [one["host"] for one in offer["left_out"]]) == (["here"], ["two"], ["gone"])
     assert offer["slow"] == {"here": "gemm on 0: 67 % of its peers' median"}
     assert "bench.json is damaged" in done.stderr
-    (report,) = (tmp_path / ".primus/verbs/runs").glob("*/report.json")
+    (report,) = (tmp_path / ".primus/verbs/jobs/runs").glob("*/report.json")
     assert "There is no account nobody-of-that-name on here" in report.read_text(encoding="utf-8")
 
 

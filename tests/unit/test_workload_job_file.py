@@ -143,6 +143,33 @@ def test_the_fix_of_a_missing_user_can_be_typed(tmp_path: Path, accounts: str, f
     assert [problem.fix for problem in caught.value.problems] == [fix]
 
 
+ACCOUNTS = "users_groups_accounts: [{name: op, uid: 4100, sudo_rules: [ALL]}, {name: ada, uid: 4101}, {name: ben, uid: 4102}], "
+
+
+@pytest.mark.parametrize("user", ["aba", "op"])
+def test_a_user_without_an_account_is_refused_before_a_host_is_contacted(tmp_path: Path, user: str) -> None:
+    """Administrators may not have jobs either. The problem has the line of the word."""
+    (tmp_path / "hosts.yaml").write_text(CLUSTER.replace("workload_user: ada, ", f"{ACCOUNTS}primus_watch_accounts: [zoe], "))
+    cluster, path = load_cluster(tmp_path / "hosts.yaml"), write(tmp_path, JOB)
+    with pytest.raises(InventoryError) as caught:
+        check_job(cluster, read_job(path, [f"workload_user={user}"]), str(path))
+    allowed = [check_job(cluster, read_job(path, [f"workload_user={name}"]), str(path)).user for name in ("ben", "zoe")]
+
+    (problem,) = caught.value.problems
+    assert problem.what == f"workload_user: {user} is not an account that may have jobs"
+    assert problem.fix.endswith("choose from: ada, ben, zoe; or add it to users_groups_accounts and apply the phase baseline")
+    assert problem.fix.startswith("did you mean ada? ") is (user == "aba")
+    assert allowed == ["ben", "zoe"]
+
+
+def test_a_user_is_not_checked_against_a_list_that_hosts_yaml_does_not_have(tmp_path: Path) -> None:
+    """The role checks it on the host."""
+    (tmp_path / "hosts.yaml").write_text(CLUSTER)
+    path = write(tmp_path, JOB)
+
+    assert check_job(load_cluster(tmp_path / "hosts.yaml"), read_job(path, ["workload_user=bob"]), str(path)).user == "bob"
+
+
 def test_a_job_is_checked_against_queues_of_hosts_without_jobs(tmp_path: Path) -> None:
     """The variables of the queues may belong to a control plane that takes no pods."""
     queues = """\
