@@ -34,6 +34,11 @@ def roles_dir() -> Path:
     return content_root() / "roles"
 
 
+def plugins_dir() -> Path:
+    """Return the folder of the Ansible plug-ins that several roles use."""
+    return content_root() / "plugins"
+
+
 def topologies_dir() -> Path:
     """Return the folder of the example inventories, with one folder per topology."""
     return content_root() / "inventory"

@@ -3,7 +3,7 @@
 
     tools/build_collection.py [--out dist]
 
-The roles are the only source. A collection finds plug-ins in `plugins/` only, so the build moves those that lie beside the roles, and
+The roles and `plugins/` are the only source. A collection finds plug-ins in `plugins/` only, so the build moves those beside the roles, and
 gives filters, lookups and imports their full names. Ansible finds modules, actions and roles of the own collection by their short
 names. Only files that git tracks are packed, and the same files give the same archive.
 """
@@ -73,7 +73,7 @@ def collect(root: Path, name: str) -> dict[str, File]:
     """Return the files of the collection by path, with the names as it needs them."""
     files: dict[str, File] = {}
     filters: set[str] = set()
-    for source, executable in tracked(root, "roles", "collection", "docs", "LICENSE"):
+    for source, executable in tracked(root, "plugins", "roles", "collection", "docs", "LICENSE"):
         path = target(source)
         if path is None:
             continue

@@ -24,7 +24,7 @@ from ansible.plugins.loader import filter_loader
 from jinja2 import nodes
 
 from tests.contract.test_task_names import items_in
-from tools.build_collection import ROOT, File, collect, filter_names, target
+from tools.build_collection import ROOT, File, collect, filter_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,7 +58,14 @@ def plugins(kind: str) -> set[str]:
 @cache
 def filters() -> set[str]:
     """Return the full names of the collection's filters: the build writes no others."""
-    return {f"{NAME}.{name}" for path in ROOT.glob("roles/*/filter_plugins/*.py") for name in filter_names(path)}
+    return {f"{NAME}.{name}" for names in filters_by_file().values() for name in names}
+
+
+@cache
+def filters_by_file() -> dict[str, set[str]]:
+    """Return the short names of the filters by the file of the collection."""
+    sources = [*ROOT.glob("roles/*/filter_plugins/*.py"), *ROOT.glob("plugins/filter/*.py")]
+    return {f"plugins/filter/{path.name}": filter_names(path) for path in sources}
 
 
 @cache
@@ -244,17 +251,21 @@ def test_the_collection_requires_the_ansible_of_the_package() -> None:
     assert yaml.safe_load(text("meta/runtime.yml")) == {"requires_ansible": core}
 
 
+def plugins_of_roles() -> set[tuple[str, str]]:
+    """Return the plug-ins that run in the process of Ansible, as pairs of a role and a file."""
+    users = {(path, f"plugins/action/{name}.py") for path, task in tasks() for name in actions(task)}
+    users |= {(path, f"plugins/lookup/{name.removeprefix(f'{NAME}.')}.py") for path, name in lookups()}
+    for path, name in used_filters():
+        users |= {(path, file) for file, names in filters_by_file().items() if name.removeprefix(f"{NAME}.") in names}
+    return {(path.split("/")[1], file) for path, file in users if file in built()}
+
+
 @pytest.mark.parametrize("package", ["primus_bootstrap", "bcrypt"])
 def test_the_manual_lists_what_roles_need_on_the_controller(package: str) -> None:
     """docs/collection.md names the roles with a plug-in that imports the package in the process of Ansible."""
     rows = [
         line.split("|") for line in (ROOT / "docs" / "collection.md").read_text(encoding="utf-8").splitlines() if f"| `{package}`" in line
     ]
-    plugged = [path for kind in ("action", "filter", "lookup") for path in ROOT.glob(f"roles/*/{kind}_plugins/*.py")]
-    needing = {
-        path.relative_to(ROOT).parts[1]
-        for path in plugged
-        if any(name.split(".")[0] == package for name in imports(target(str(path.relative_to(ROOT))) or ""))
-    }
+    needing = {role for role, file in plugins_of_roles() if any(name.split(".")[0] == package for name in imports(file))}
 
     assert set(re.findall(r"`(\w+)`", rows[0][1])) == needing

@@ -336,6 +336,14 @@ def test_no_fetch_bypasses_the_list(role: str) -> None:
     ]
 
 
+def test_no_shared_plugin_downloads() -> None:
+    """A bundle's list comes from the roles, so plug-ins of several roles must not download."""
+    texts = {path.name: path.read_text(encoding="utf-8") for path in content.plugins_dir().rglob("*.py")}
+
+    assert texts
+    assert [name for name, text in texts.items() if DOWNLOADS.search(text) or IMAGE_PULLS.search(text)] == []
+
+
 def test_airgap_options_match_the_bundle() -> None:
     """`airgap_release` and `airgap_architecture` accept the releases and architectures of bundles."""
     specs = yaml.safe_load((content.roles_dir() / "airgap" / "meta" / "argument_specs.yml").read_text(encoding="utf-8"))

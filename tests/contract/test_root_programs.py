@@ -87,6 +87,7 @@ def programs() -> list[Path]:
     """Return the programs that run on hosts: modules, installed programs, scripts, units and primus-cli, without symbolic links."""
     roles = content.roles_dir()
     paths = [path for part in ("library", "module_utils", "files", "templates") for path in roles.glob(f"*/{part}/**/*")]
+    paths += [path for part in ("modules", "module_utils") for path in (content.plugins_dir() / part).glob("*")]
     found = [path for path in paths if path.suffix in {".py", ".sh", ".j2"}]
     return sorted(path for path in [*found, *LAUNCH.rglob("*.py")] if path.is_file() and not path.is_symlink() and path.stem != SAFE)
 
@@ -147,7 +148,7 @@ def task_files() -> list[Path]:
 
 def module_of(task: dict[str, Any]) -> str:
     """Return the module of a task: its key with two dots, or a module of this project."""
-    modules = {path.stem for path in content.roles_dir().glob("*/library/*.py")}
+    modules = {path.stem for path in [*content.roles_dir().glob("*/library/*.py"), *content.plugins_dir().glob("modules/*.py")]}
     return next((key for key in task if key.count(".") == 2 or key in modules), "")
 
 

@@ -23,7 +23,7 @@ from tests.waiting import until
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-authority: Any = load_file(content.roles_dir() / "host_certificate/action_plugins/host_certificate.py", "etcd_rig_authority")
+authority: Any = load_file(content.plugins_dir() / "action/host_certificate.py", "etcd_rig_authority")
 
 SYSTEMCTL = """#!{python}
 import os, signal, subprocess, sys, time

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-CONTENT = ("playbooks", "roles", "inventory", "workloads", "ansible.cfg")
+CONTENT = ("playbooks", "plugins", "roles", "inventory", "workloads", "ansible.cfg")
 EXCLUDED = ("roles/*/molecule/*",)
 
 

@@ -29,12 +29,14 @@ def load_file(path: Path, name: str = "") -> ModuleType:
 
 
 def load_role_module(role: str, name: str) -> Any:
-    """Return the module `roles/<role>/library/<name>.py`."""
-    folder = content.roles_dir() / role
-    ansible.module_utils.__path__.append(str(folder / "module_utils"))  # For modules that import each other.
-    for utility in sorted((folder / "module_utils").glob("*.py")):
-        load_file(utility, f"ansible.module_utils.{utility.stem}")
-    return load_file(folder / "library" / f"{name}.py", f"{role}_{name}")
+    """Return the module `roles/<role>/library/<name>.py`, or the shared `plugins/modules/<name>.py`."""
+    folder, shared = content.roles_dir() / role, content.plugins_dir()
+    for utilities in (shared / "module_utils", folder / "module_utils"):
+        ansible.module_utils.__path__.append(str(utilities))  # For modules that import each other.
+        for utility in sorted(utilities.glob("*.py")):
+            load_file(utility, f"ansible.module_utils.{utility.stem}")
+    own = folder / "library" / f"{name}.py"
+    return load_file(own if own.is_file() else shared / "modules" / f"{name}.py", f"{role}_{name}")
 
 
 class Programs:

@@ -14,8 +14,7 @@ from tests.unit.role_module import load_file, load_role_module
 if TYPE_CHECKING:
     from pathlib import Path
 
-ROLE = content.roles_dir() / "host_certificate"
-plugin: Any = load_file(ROLE / "action_plugins" / "host_certificate.py", "host_certificate_action")
+plugin: Any = load_file(content.plugins_dir() / "action" / "host_certificate.py", "host_certificate_action")
 effects: Any = load_role_module("host_certificate", "host_certificate_effects")
 NAMES = ("n1", "10.0.0.1", "fd00::1", "localhost")
 

@@ -11,7 +11,7 @@ from primus_bootstrap import content
 from tests.unit.role_module import load_file, load_role_module
 from tests.unit.test_role_templates import render
 
-password: Any = load_file(content.roles_dir() / "node_exporter" / "filter_plugins" / "web_password.py")
+password: Any = load_file(content.plugins_dir() / "filter" / "web_password.py")
 effects: Any = load_role_module("node_exporter", "node_exporter_effects")
 NAMES = ("node_uname_info{}", "node_memory_MemTotal_bytes", "node_cpu_seconds_total{}", "node_filesystem_avail_bytes{}")
 NUMBERS = "".join(f"{name} 1\n" for name in NAMES) + "node_textfile_scrape_error 0\n"

@@ -24,7 +24,7 @@ def load(role: str, part: str) -> ModuleType:
     return load_file(path, f"test_{role}_{path.stem}")
 
 
-HASHES = load("oci_registry", "filter_plugins/web_password.py")
+HASHES = load_file(content.plugins_dir() / "filter" / "web_password.py")
 EFFECTS = load("oci_registry", "library/oci_registry_effects.py")
 TRUST = load("registry_trust", "filter_plugins/registry_trust.py")
 CREDENTIALS = load("registry_trust", "library/registry_credentials.py")

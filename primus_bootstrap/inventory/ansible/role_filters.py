@@ -14,12 +14,13 @@ if TYPE_CHECKING:
 
 @cache
 def load_filters(role: str) -> ModuleType:
-    """Return `roles/<role>/filter_plugins/<role>.py` as a module.
+    """Return `roles/<role>/filter_plugins/<role>.py` as a module, or `plugins/filter/<role>.py` if other roles use it too.
 
     Raises:
         ImportError: The role has no such file.
     """
-    path = content.roles_dir() / role / "filter_plugins" / f"{role}.py"
+    shared = content.plugins_dir() / "filter" / f"{role}.py"
+    path = shared if shared.is_file() else content.roles_dir() / role / "filter_plugins" / f"{role}.py"
     spec = importlib.util.spec_from_file_location(f"primus_role_{role}", path)
     if spec is None or spec.loader is None:
         raise ImportError(str(path))

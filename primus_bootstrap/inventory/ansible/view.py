@@ -142,6 +142,7 @@ class ManagersView:
         from ansible.template import Templar  # noqa: PLC0415
 
         variables: dict[str, Any] = {}
+        filter_loader.add_directory(str(content.plugins_dir() / "filter"))
         for path in sources.defaults:
             filter_loader.add_directory(str(path.parents[1] / "filter_plugins"))  # filters that the role's variables use
             variables |= self.read_templates(path) or {}

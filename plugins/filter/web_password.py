@@ -1,5 +1,5 @@
 # ruff: noqa: INP001 (Ansible loads it by path)
-"""Hash passwords of services with bcrypt on the controller, so hosts get no password. Other roles link to this file.
+"""Hash passwords of services with bcrypt on the controller, so hosts get no password.
 
 ansible.builtin.password_hash needs passlib, which is not maintained.
 """

@@ -1,0 +1,1 @@
+../../primus_bootstrap/launch/safe_files.py

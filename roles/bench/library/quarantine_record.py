@@ -1,1 +1,0 @@
-../../quarantine/library/quarantine_record.py

@@ -1,1 +1,0 @@
-../../host_certificate/action_plugins/host_certificate.py

@@ -1,1 +1,0 @@
-../../redis/files/port_owner.sh

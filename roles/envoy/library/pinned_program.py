@@ -1,1 +1,0 @@
-../../juicefs/library/pinned_program.py

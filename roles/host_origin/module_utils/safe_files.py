@@ -1,1 +1,0 @@
-../../../primus_bootstrap/launch/safe_files.py

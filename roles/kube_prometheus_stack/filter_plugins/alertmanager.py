@@ -1,1 +1,0 @@
-../../alertmanager/filter_plugins/alertmanager.py

@@ -1,1 +1,0 @@
-../../prometheus/filter_plugins/prometheus.py

@@ -1,1 +1,0 @@
-../../node_exporter/filter_plugins/web_password.py

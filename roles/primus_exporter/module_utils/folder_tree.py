@@ -1,1 +1,0 @@
-../../juicefs/module_utils/folder_tree.py

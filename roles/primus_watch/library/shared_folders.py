@@ -1,1 +1,0 @@
-../../juicefs/library/shared_folders.py

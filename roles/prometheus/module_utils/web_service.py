@@ -1,1 +1,0 @@
-../../node_exporter/module_utils/web_service.py
