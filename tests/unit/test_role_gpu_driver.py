@@ -254,7 +254,7 @@ def records(
         "reason": "because", "fix": "do",
     }  # fmt: skip
     parameters = {"host": "n1", "plan": {**plan, **planned}, "facts": facts, "options": options or {}}
-    found: list[dict[str, Any]] = effects.verify(parameters, root, run)
+    found: list[dict[str, Any]] = effects.verify(parameters, root, run).records
     return found
 
 

@@ -45,7 +45,7 @@ def test_key_and_daemon_are_checked_separately(
     """A wrong key on disk, a wrong key in the daemon and a stopped daemon are distinct findings."""
     programs.update(munge=munge, sha256sum=(applied, ""))
     (tmp_path / "key").write_text(file, encoding="utf-8")
-    verdicts = effects.Verdicts("n1")
+    verdicts = effects.Verdicts("munge", "n1")
     credential = effects.check_host(verdicts, KEY, key_file=tmp_path / "key", applied=tmp_path / "applied")
 
     assert outcomes(verdicts) == dict(zip(("answers", "key", "in_force"), expected, strict=True))
@@ -66,7 +66,7 @@ def test_key_and_daemon_are_checked_separately(
 def test_wrong_key_and_wrong_clock_have_different_messages(status: int | None, output: str, verdict: str, fix: str, programs: Any) -> None:
     """The message names the cause. A time-out does not prove a wrong key."""
     programs["unmunge"] = (status, output)
-    verdicts = effects.Verdicts("n1")
+    verdicts = effects.Verdicts("munge", "n1")
     effects.check_credential(verdicts, "ctl1", "MUNGE:AwQ:")
 
     assert outcomes(verdicts) == {"believes": verdict}
@@ -76,7 +76,7 @@ def test_wrong_key_and_wrong_clock_have_different_messages(status: int | None, o
 def test_missing_credential_of_a_peer_is_unknown(programs: Any) -> None:
     """The peer has no munge; this host is not at fault."""
     programs["unmunge"] = (8, "would be a fail")
-    verdicts = effects.Verdicts("n1")
+    verdicts = effects.Verdicts("munge", "n1")
     effects.check_credential(verdicts, "ctl1", "")
 
     assert outcomes(verdicts) == {"believes": "unknown"}

@@ -80,14 +80,16 @@ class Host:
 )
 def test_parent_of_account_folders_must_be_root_owned(owner: int, mode: int | None, verdict: str) -> None:
     """Mode 1777 of older releases is unknown; other writable modes and owners fail."""
-    found = effects.folder_verdict("n1", "/var/lib/primus/training", owner, mode)
+    verdicts = effects.Verdicts("primus_exporter", "n1")
+    effects.check_folder(verdicts, "/var/lib/primus/training", owner, mode)
+    found = verdicts.records[0]
 
     assert found["verdict"] == verdict
     assert verdict == "pass" or found["fix"].startswith("apply the phase monitoring")
 
 
 @pytest.mark.parametrize(
-    ("content_", "timer", "verdicts"),
+    ("content_", "timer", "expected"),
     [
         (
             'primus_exporter_source_up{source="gpu"} 1.0\nprimus_exporter_written_timestamp_seconds 100.0\n',
@@ -103,6 +105,9 @@ def test_parent_of_account_folders_must_be_root_owned(owner: int, mode: int | No
         ("", "active", ["fail", "pass"]),
     ],
 )
-def test_age_of_the_output_and_state_of_the_timer_are_checked(content_: str, timer: str, verdicts: list[str]) -> None:
+def test_age_of_the_output_and_state_of_the_timer_are_checked(content_: str, timer: str, expected: list[str]) -> None:
     """An old file or a stopped timer fails. A source without data is unknown."""
-    assert [one["verdict"] for one in effects.output_verdicts("n1", content_, 100.0, timer, "")] == verdicts
+    verdicts = effects.Verdicts("primus_exporter", "n1")
+    effects.check_output(verdicts, content_, 100.0, timer, "")
+
+    assert [one["verdict"] for one in verdicts.records] == expected

@@ -239,7 +239,7 @@ def verdicts(answers: dict[str, str], *, host: str = "10.0.0.1", desired: Any = 
         what = words[words.index("show") + 1]
         return f"lab|{host}\n" if words[-1].endswith("controlhost") else answers[what]
 
-    found = effects.Verdicts("db1")
+    found = effects.Verdicts("slurm_accounting", "db1")
     if effects.check_answer(found, sacctmgr, "lab", controllers=1):
         effects.check_entries(found, sacctmgr, desired or DesiredState("lab", **STATED))
     return {record["check"].removeprefix("slurm_accounting."): record["verdict"] for record in found.records}
@@ -267,7 +267,7 @@ def test_difference_and_unregistered_controller_fail() -> None:
 )
 def test_backup_timer_and_last_run_are_checked(timer: str, result: str, newest: str, outcome: tuple[str, str]) -> None:
     """Before the first run the result is skipped; no answer is unknown."""
-    found = effects.Verdicts("db1")
+    found = effects.Verdicts("slurm_accounting", "db1")
     effects.check_backups(found, timer=timer, result=result, newest=newest)
 
     assert tuple(record["verdict"] for record in found.records) == outcome

@@ -51,7 +51,7 @@ def test_full_disk_below_the_state_folder_is_reported(
     """The record has folder, free space and fix."""
     answer_all("0\n")
     monkeypatch.setattr(effects.os, "statvfs", lambda _folder: SimpleNamespace(f_bavail=free_mib * 256, f_frsize=4096))
-    verdicts = effects.Verdicts("ctl1")
+    verdicts = effects.Verdicts("slurm", "ctl1")
 
     effects.add_space_verdict(verdicts, str(tmp_path))
 
@@ -63,7 +63,7 @@ def test_full_disk_below_the_state_folder_is_reported(
 def test_missing_state_folder_is_unknown(answer_all: Any, tmp_path: Path) -> None:
     """An unreadable folder has no known free space."""
     answer_all("0\n")
-    verdicts = effects.Verdicts("ctl1")
+    verdicts = effects.Verdicts("slurm", "ctl1")
 
     effects.add_space_verdict(verdicts, str(tmp_path / "none"))
 
@@ -117,7 +117,7 @@ def test_stale_mount_of_slurmctld_fails(number: int, verdict: str, fix: str, tmp
 def test_each_controller_is_checked_and_one_answers_queries(host: str, ping: str, verdict: str, *, leads: bool, answer_all: Any) -> None:
     """The first active controller answers the other queries. A stopped one fails."""
     answer_all(ping)
-    verdicts = effects.Verdicts(host)
+    verdicts = effects.Verdicts("slurm", host)
 
     assert effects.check_controllers(verdicts, "controller") is leads
     assert [record["verdict"] for record in verdicts.records] == [verdict]
@@ -126,7 +126,7 @@ def test_each_controller_is_checked_and_one_answers_queries(host: str, ping: str
 def test_controllers_without_an_answer_are_unknown(answer_all: Any) -> None:
     """A time-out does not prove that slurmctld is down."""
     answer_all("timed out", None)
-    verdicts = effects.Verdicts("ctl1")
+    verdicts = effects.Verdicts("slurm", "ctl1")
 
     assert effects.check_controllers(verdicts, "controller") is False
     assert verdicts.records[0]["verdict"] == "unknown"
@@ -140,7 +140,7 @@ def test_controllers_without_an_answer_are_unknown(answer_all: Any) -> None:
 def test_single_node_queries_any_controller(ping: str, status: int | None, verdict: str, *, goes_on: bool, answer_all: Any) -> None:
     """Node checks need an answer. Without one, the node does not fail."""
     answer_all(ping, status)
-    verdicts = effects.Verdicts("n1")
+    verdicts = effects.Verdicts("slurm", "n1")
 
     assert effects.check_controllers(verdicts, "node") is goes_on
     assert [(one["check"], one["verdict"]) for one in verdicts.records] == [("slurm.answered", verdict)]
@@ -150,7 +150,7 @@ def test_node_is_compared_with_its_own_description(answer_all: Any, tmp_path: Pa
     """It reads its copy of the file; other nodes are ignored."""
     answer_all("NodeName=n1 Gres=gpu:mi300x:8 State=IDLE ThreadsPerCore=1\nNodeName=n2 Gres=(null) State=DOWN ThreadsPerCore=1")
     (tmp_path / "slurm_node.json").write_text('{"gpu_type": "mi300x", "gpu_count": 8}', encoding="utf-8")
-    verdicts = effects.Verdicts("n1")
+    verdicts = effects.Verdicts("slurm", "n1")
     found = effects.check_nodes(verdicts, ["n1"], tmp_path / "slurm_node.json")
 
     assert [one.name for one in found] == ["n1"]
@@ -198,7 +198,7 @@ def test_number_of_gpus_must_match(count: int, gpus: str, verdict: str, *, in_se
     """More or fewer fail. An inactive node shows none; nodes without GPU are skipped."""
     description = tmp_path / "n1.json"
     description.write_text(json.dumps({"gpu_type": "mi300x", "gpu_count": count}), encoding="utf-8")
-    verdicts = effects.Verdicts("ctl1")
+    verdicts = effects.Verdicts("slurm", "ctl1")
     effects.check_gpus(verdicts, node("n1", gpus=gpus), description, in_service=in_service)
 
     assert [(record["host"], record["verdict"]) for record in verdicts.records] == [("n1", verdict)]
@@ -208,7 +208,7 @@ def test_unknown_member_is_unknown(answer_all: Any, tmp_path: Path) -> None:
     """No run has reached the host; the record has a fix."""
     answer_all("NodeName=n1 Gres=(null) State=IDLE ThreadsPerCore=1")
     (tmp_path / "n1.json").write_text('{"gpu_type": "", "gpu_count": 0}', encoding="utf-8")
-    verdicts = effects.Verdicts("ctl1")
+    verdicts = effects.Verdicts("slurm", "ctl1")
     effects.check_nodes(verdicts, ["n1", "n2"], tmp_path)
 
     assert [(record["host"], record["check"], record["verdict"]) for record in verdicts.records] == [
@@ -281,7 +281,7 @@ def test_job_uses_a_partition_that_accepts_it(changes: dict[str, str], config: s
         monkeypatch.setattr(effects, "call", slurm)
         monkeypatch.setattr(effects, "find_partitions", lambda slurm=slurm, **given: trials.find_partitions(slurm, **given))
         monkeypatch.setattr(effects, "run_multi_node_job", lambda one, pair, slurm=slurm: trials.run_multi_node_job(one, pair, slurm))
-        verdicts = effects.Verdicts("ctl1")
+        verdicts = effects.Verdicts("slurm", "ctl1")
         effects.check_jobs(verdicts, [node("n3"), node("n4")])
         records.append(verdicts.records)
 
@@ -421,7 +421,7 @@ def test_user_isolation_settings_are_checked(
 ) -> None:
     """A configured but inactive setting fails; an unsupported one is skipped with a reason."""
     answer_all(CONFIG.format(enforce=config[0], container=config[1], private=config[2]))
-    verdicts = effects.Verdicts("ctl1")
+    verdicts = effects.Verdicts("slurm", "ctl1")
 
     effects.check_isolation(verdicts, private_data)
 

@@ -8,13 +8,12 @@ playbooks/day2/reboot_rack.yml.
 
 from __future__ import annotations
 
-import json
 import subprocess
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.verdict_records import Verdicts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
     # Exit code and output of a program; None if it does not exist or timed out.
     Runner = Callable[[Sequence[str]], tuple[int | None, str]]
 
-SCHEMA = "primus.verdict/1"
-SOURCE = "roles/gpu_driver/meta/argument_specs.yml"
 MARK = "run/reboot-required"
 OPTIONS_FILE = "etc/modprobe.d/primus-gpu-driver.conf"
 FIX_LOAD = "run `modprobe` for the module and read its error, `journalctl -k | grep -iE 'amdgpu|nvidia|NVRM'` and `dkms status`"
@@ -60,28 +57,24 @@ def read(path: Path) -> str | None:
         return None
 
 
-def record(request: Mapping[str, Any], check: str, verdict: str, **evidence: str) -> dict[str, Any]:
-    """Return one verdict record."""
-    fields = {"check": f"gpu_driver.{check}", "host": request["host"], "verdict": verdict, "expected": "", "found": "", **evidence}
-    return {**fields, "source": SOURCE, "started": time.time(), "schema": SCHEMA}
-
-
-def check_module(request: Mapping[str, Any], root: Path, run: Runner) -> dict[str, Any]:
-    """Compare the version of the loaded module; the kernel's own modules have none."""
-    plan = request["plan"]
+def check_module(verdicts: Verdicts, plan: Mapping[str, Any], root: Path, run: Runner) -> bool:
+    """Compare the version of the loaded module; the kernel's own modules have none. Return whether it is the right one."""
     folder, expected = root / "sys/module" / plan["module"], plan["module_version"] or "loaded"
     if not folder.is_dir():
         reason = f"the module {plan['module']} is not loaded"
         fix = FIX_REBOOT if (root / MARK).exists() else FIX_LOAD
-        return record(request, "loaded", "fail", expected=expected, found="not loaded", reason=reason, fix=fix)
+        verdicts.add("loaded", "fail", expected=expected, found="not loaded", reason=reason, fix=fix)
+        return False
     version = read(folder / "version") or "the kernel's own"
     if not plan["module_version"] or version == expected:
-        return record(request, "loaded", "pass", expected=expected, found=version)
+        verdicts.add("loaded", "pass", expected=expected, found=version)
+        return True
     reason, fix = f"{plan['module']} {version} runs instead of {expected}", FIX_REBOOT
     status, on_disk = run(["modinfo", "--basedir", str(root), "--field", "version", plan["module"]])
     if status == 0 and on_disk != expected:
         reason, fix = f"{reason}, and {on_disk or 'the kernel version'} is on the disk", FIX_DISK
-    return record(request, "loaded", "fail", expected=expected, found=version, reason=reason, fix=fix)
+    verdicts.add("loaded", "fail", expected=expected, found=version, reason=reason, fix=fix)
+    return False
 
 
 def existed_at_boot(root: Path) -> bool:
@@ -92,101 +85,95 @@ def existed_at_boot(root: Path) -> bool:
     return path.exists() and path.stat().st_mtime < boot_s
 
 
-def check_options(request: Mapping[str, Any], root: Path) -> list[dict[str, Any]]:
+def check_options(verdicts: Verdicts, request: Mapping[str, Any], root: Path) -> None:
     """Compare module options with the kernel's values; an option that the kernel does not show is unknown."""
-    records = []
     container = request["facts"]["container"]
     for module, options in request["options"].items():
         for name, value in options.items():
             check, expected = f"option.{module}.{name}", TRUTH.get(str(value), str(value))
             found = read(root / "sys/module" / module / "parameters" / name)
             if container:
-                reason = f"the kernel belongs to the machine that runs this {container} container"
-                records.append(record(request, check, "skipped", expected=expected, reason=reason))
+                verdicts.skip(check, f"the kernel belongs to the machine that runs this {container} container", expected=expected)
                 continue
             if found is None:
                 loaded = (root / "sys/module" / module).is_dir()
                 reason = f"the kernel does not show {name} of {module}" if loaded else f"{module} is not loaded"
-                verdict = "unknown" if loaded else "skipped"
-                records.append(record(request, check, verdict, expected=expected, reason=reason, fix=f"see `modinfo {module}`"))
+                verdicts.add(check, "unknown" if loaded else "skipped", expected=expected, reason=reason, fix=f"see `modinfo {module}`")
                 continue
             same = TRUTH.get(found, found) == expected
             fix = FIX_NOT_TAKEN if existed_at_boot(root) else FIX_REBOOT
-            fields = {} if same else {"reason": f"{name} of {module} is {found}, not {expected}", "fix": fix}
-            records.append(record(request, check, "pass" if same else "fail", expected=expected, found=found, **fields))
-    return records
+            reason = f"{name} of {module} is {found}, not {expected}"
+            verdicts.add(check, "pass" if same else "fail", expected=expected, found=found, reason=reason, fix=fix)
 
 
-def check_fabric_manager(request: Mapping[str, Any], loaded: Mapping[str, Any], run: Runner) -> dict[str, Any]:
+def check_fabric_manager(verdicts: Verdicts, plan: Mapping[str, Any], run: Runner, *, loaded: bool) -> None:
     """Check that the fabric manager runs on hosts with NVSwitches; without it no program can use the GPUs."""
     check, unit = "fabric_manager", "nvidia-fabricmanager.service"
-    if not request["plan"]["fabric"]:
-        return record(request, check, "skipped", reason="this host has no NVSwitch")
-    if loaded["verdict"] != "pass":
-        return record(request, check, "skipped", expected="active", reason="it starts with the driver: see gpu_driver.loaded")
+    if not plan["fabric"]:
+        verdicts.skip(check, "this host has no NVSwitch")
+        return
+    if not loaded:
+        verdicts.skip(check, "it starts with the driver: see gpu_driver.loaded", expected="active")
+        return
     status, found = run(["systemctl", "is-active", unit])
-    if found == "active":
-        return record(request, check, "pass", expected="active", found=found)
-    verdict = "unknown" if status is None or found == "activating" else "fail"
+    verdict = "pass" if found == "active" else "unknown" if status is None or found == "activating" else "fail"
     fix = f"apply the phase gpu, which installs it in the driver's version; read `journalctl --unit {unit}`"
-    return record(request, check, verdict, expected="active", found=found, reason=f"{unit} is {found or 'not installed'}", fix=fix)
+    verdicts.add(check, verdict, expected="active", found=found, reason=f"{unit} is {found or 'not installed'}", fix=fix)
 
 
-def check_toolkit(request: Mapping[str, Any], run: Runner) -> dict[str, Any]:
+def check_toolkit(verdicts: Verdicts, plan: Mapping[str, Any], run: Runner) -> None:
     """Check that the program of the container toolkit runs, if the driver's packages include one."""
-    names = [package["name"] for package in request["plan"]["packages"] if package["name"] in TOOLKITS]
-    check = "container_toolkit"
+    names = [package["name"] for package in plan["packages"] if package["name"] in TOOLKITS]
     if not names:
-        return record(request, check, "skipped", reason="the inventory requests no container toolkit")
+        verdicts.skip("container_toolkit", "the inventory requests no container toolkit")
+        return
     toolkit = names[0]
     status, output = run([TOOLKITS[toolkit], "--version"])
     first = (output.splitlines() or [""])[0]
-    if status == 0:
-        return record(request, check, "pass", expected=toolkit, found=first)
     reason = f"{TOOLKITS[toolkit]} does not run: {first or status}"
-    return record(
-        request, check, "fail", expected=toolkit, found=first, reason=reason, fix=f"apply the phase gpu, which installs {toolkit}"
-    )
+    fix = f"apply the phase gpu, which installs {toolkit}"
+    verdicts.add("container_toolkit", "fail" if status != 0 else "pass", expected=toolkit, found=first, reason=reason, fix=fix)
 
 
-def check_rdma(request: Mapping[str, Any], root: Path) -> dict[str, Any]:
+def check_rdma(verdicts: Verdicts, devices: Sequence[str], root: Path) -> None:
     """Check that every RDMA device has a verbs device for programs (kernel: Documentation/ABI/stable/sysfs-class-infiniband)."""
-    devices = request["facts"]["rdma_devices"]
     if not devices:
         bound = sorted(path.name for path in (root / "sys/bus/pci/drivers/mlx5_core").glob("*:*"))
         if bound:
             reason = f"{bound[0]} uses the driver mlx5_core, but the host has no RDMA device"
-            return record(
-                request, "rdma", "unknown", reason=reason, fix="run `modprobe mlx5_ib` if it is an RDMA device; check `rdma link`"
-            )
-        return record(request, "rdma", "skipped", reason="this host has no RDMA device")
+            verdicts.add("rdma", "unknown", reason=reason, fix="run `modprobe mlx5_ib` if it is an RDMA device; check `rdma link`")
+        else:
+            verdicts.skip("rdma", "this host has no RDMA device")
+        return
     opened = {read(path) for path in (root / "sys/class/infiniband_verbs").glob("uverbs*/ibdev")}
     closed = [name for name in devices if name not in opened]
     expected, found = ", ".join(devices), ", ".join(name for name in devices if name in opened)
-    if not closed:
-        return record(request, "rdma", "pass", expected=expected, found=found)
     reason = f"no program can open {', '.join(closed)}: it has no verbs device"
-    return record(
-        request, "rdma", "fail", expected=expected, found=found, reason=reason, fix="`modprobe ib_uverbs`; rdma-core loads it at boot"
-    )
+    fix = "`modprobe ib_uverbs`; rdma-core loads it at boot"
+    verdicts.add("rdma", "fail" if closed else "pass", expected=expected, found=found, reason=reason, fix=fix)
 
 
-def verify(request: Mapping[str, Any], root: Path, run: Runner = run_program) -> list[dict[str, Any]]:
+def verify(request: Mapping[str, Any], root: Path, run: Runner = run_program) -> Verdicts:
     """Return the verdicts of a host."""
-    plan = request["plan"]
-    if plan["outcome"] == "skipped":
-        return [record(request, "loaded", "skipped", reason=plan["reason"]), *check_options(request, root)]
+    plan, verdicts = request["plan"], Verdicts("gpu_driver", request["host"])
     if plan["outcome"] in {"unknown", "refused"}:
         verdict = "unknown" if plan["outcome"] == "unknown" else "fail"
-        return [record(request, "plan", verdict, reason=plan["reason"], fix=plan["fix"])]
-    loaded = check_module(request, root, run)
-    others = (check_fabric_manager(request, loaded, run), check_toolkit(request, run), check_rdma(request, root))
-    return [loaded, *others, *check_options(request, root)]
+        verdicts.add("plan", verdict, reason=plan["reason"], fix=plan["fix"])
+        return verdicts
+    if plan["outcome"] == "skipped":
+        verdicts.skip("loaded", plan["reason"])
+    else:
+        loaded = check_module(verdicts, plan, root, run)
+        check_fabric_manager(verdicts, plan, run, loaded=loaded)
+        check_toolkit(verdicts, plan, run)
+        check_rdma(verdicts, request["facts"]["rdma_devices"], root)
+    check_options(verdicts, request, root)
+    return verdicts
 
 
-def needs_reboot(verdicts: Sequence[Mapping[str, Any]]) -> bool:
+def needs_reboot(records: Sequence[Mapping[str, Any]]) -> bool:
     """Return whether a reboot would fix one of the verdicts."""
-    return any(verdict.get("fix") == FIX_REBOOT for verdict in verdicts)
+    return any(record.get("fix") == FIX_REBOOT for record in records)
 
 
 def main() -> None:
@@ -203,14 +190,10 @@ def main() -> None:
         supports_check_mode=True,
     )
     verdicts = verify(module.params, Path(module.params["sysfs_root"]))
-    failed = [f"{one['check']}: {one['reason']}. Fix: {one['fix']}" for one in verdicts if one["verdict"] == "fail"]
-    result = {"changed": False, "verdicts": verdicts, "needs_reboot": needs_reboot(verdicts), "fails": bool(failed)}
     if not module.params["report"]:  # an apply continues; the verification at its end reports the verdicts
-        module.exit_json(**result)
-    result["stdout"] = json.dumps({"verdicts": verdicts})
-    if failed:
-        module.fail_json(msg="; ".join(failed), **result)
-    module.exit_json(**result)
+        fails = bool(verdicts.failures())
+        module.exit_json(changed=False, verdicts=verdicts.records, needs_reboot=needs_reboot(verdicts.records), fails=fails)
+    verdicts.finish(module)
 
 
 if __name__ == "__main__":

@@ -7,37 +7,18 @@ Without `credential` it checks munge of this host and returns a new credential. 
 from __future__ import annotations
 
 import hmac
-import json
 import subprocess
-import time
 from pathlib import Path
-from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.verdict_records import Verdicts
 
-SCHEMA = "primus.verdict/1"
-SOURCE = "roles/munge/meta/argument_specs.yml"
 KEY = Path("/etc/munge/munge.key")
 APPLIED = Path("/run/munge/applied")
 CALL_S = 10.0
 APPLY_AGAIN = "apply the phase slurm to this host again"
 # Errors of unmunge that are caused by the clock; all others are caused by the key.
 WRONG_TIME = ("Expired", "Rewound")
-
-
-class Verdicts:
-    """Collects the verdict records of one host."""
-
-    def __init__(self, host: str) -> None:
-        """Start without records."""
-        self.host = host
-        self.records: list[dict[str, Any]] = []
-
-    def add(self, check: str, verdict: str, *, expected: str, found: str, fix: str) -> None:
-        """Add one record."""
-        record = {"check": f"munge.{check}", "host": self.host, "verdict": verdict, "expected": expected, "found": found}
-        bad = {} if verdict == "pass" else {"reason": f"expected {expected}, found {found}", "fix": fix}
-        self.records.append({**record, **bad, "source": SOURCE, "started": time.time(), "seconds": 0.0, "schema": SCHEMA})
 
 
 def run(command: list[str], text: str = "") -> tuple[int | None, str]:
@@ -101,17 +82,13 @@ def main() -> None:
         supports_check_mode=True,
     )
     options = module.params
-    verdicts = Verdicts(options["host"])
-    result: dict[str, Any] = {"changed": False}
+    verdicts = Verdicts("munge", options["host"])
+    result = {}
     if options["credential"] is not None:
         check_credential(verdicts, options["reference"], options["credential"])
     else:
         result["credential"] = check_host(verdicts, options["key"])
-    result |= {"verdicts": verdicts.records, "stdout": json.dumps({"verdicts": verdicts.records})}
-    failed = [f"{record['check']}: {record['reason']}. Fix: {record['fix']}" for record in verdicts.records if record["verdict"] == "fail"]
-    if failed:
-        module.fail_json(msg="; ".join(failed), **result)
-    module.exit_json(**result)
+    verdicts.finish(module, **result)
 
 
 if __name__ == "__main__":

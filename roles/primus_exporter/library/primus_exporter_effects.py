@@ -6,58 +6,46 @@ It is a module of its own because it reports verdicts for several parts of one r
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import time
 from pathlib import Path
-from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.safe_files import open_folder
+from ansible.module_utils.verdict_records import Verdicts
 
-SCHEMA = "primus.verdict/1"
-SOURCE = "roles/primus_exporter/meta/argument_specs.yml"
+APPLY_AGAIN = "apply the phase monitoring again"
 LOG = "read `journalctl -u primus-exporter -n 30`"
 WRITTEN = re.compile(r"(?m)^primus_exporter_written_timestamp_seconds (\S+)$")
 UP = re.compile(r'(?m)^primus_exporter_source_up\{source="([a-z]+)"\} ([01])(?:\.0)?$')
 
 
-def record(host: str, check: str, verdict: str, **fields: Any) -> dict[str, Any]:
-    """Return one verdict record."""
-    fixed = {"source": SOURCE, "started": time.time(), "seconds": 0.0, "schema": SCHEMA}
-    return {"check": f"primus_exporter.{check}", "host": host, "verdict": verdict, **fields, **fixed}
-
-
-def output_verdicts(host: str, content: str, started: float, timer: str, error: str) -> list[dict[str, Any]]:
-    """Return verdicts on the text file of a run, the timer and each source. A source that could not be read is unknown, not a failure."""
+def check_output(verdicts: Verdicts, content: str, started: float, timer: str, error: str) -> None:
+    """Check the text file of a run, the timer and each source. A source that could not be read is unknown, not a failure."""
     written = WRITTEN.search(content)
     current = bool(written) and float(written[1]) >= started - 1  # type: ignore[index]
-    fields = {"expected": "written by this run", "found": "written by this run" if current else "old or missing"}
-    problem = {} if current else {"reason": error or "the run wrote no file", "fix": LOG}
-    verdicts = [record(host, "written", "pass" if current else "fail", **fields, **problem)]
-    problem = {} if timer == "active" else {"reason": "primus-exporter.timer is not active", "fix": "apply the phase monitoring again"}
-    verdicts.append(record(host, "timer", "pass" if timer == "active" else "fail", expected="active", found=timer, **problem))
+    found = "written by this run" if current else "old or missing"
+    reason = error or "the run wrote no file"
+    verdicts.add("written", "pass" if current else "fail", expected="written by this run", found=found, reason=reason, fix=LOG)
+    verdict, reason = "pass" if timer == "active" else "fail", "primus-exporter.timer is not active"
+    verdicts.add("timer", verdict, expected="active", found=timer, reason=reason, fix=APPLY_AGAIN)
+    reason = "it hung, failed or could not be read, so its metrics are unknown"
     for source, up in UP.findall(content) if current else ():
-        problem = {} if up == "1" else {"reason": "it hung, failed or could not be read, so its metrics are unknown", "fix": LOG}
-        fields = {"device": source, "expected": "up", "found": "up" if up == "1" else "down"}
-        verdicts.append(record(host, "source", "pass" if up == "1" else "unknown", **fields, **problem))
-    return verdicts
+        verdict, found = ("pass", "up") if up == "1" else ("unknown", "down")
+        verdicts.add("source", verdict, expected="up", found=found, reason=reason, fix=LOG, device=source)
 
 
-def folder_verdict(host: str, path: str, owner: int, mode: int | None) -> dict[str, Any]:
-    """Return the verdict on the parent of the folders in which accounts write metrics; `mode` is None if it does not exist."""
+def check_folder(verdicts: Verdicts, path: str, owner: int, mode: int | None) -> None:
+    """Check the parent of the folders in which accounts write metrics; `mode` is None if it does not exist."""
     found = "no folder" if mode is None else f"owner {owner}, mode {mode:04o}"
-    fields = {"device": path, "expected": "owner 0, mode 0755", "found": found}
+    verdict, reason, fix = "fail", "another account than root can replace the folders of accounts", APPLY_AGAIN
     if (owner, mode) == (0, 0o755):
-        return record(host, "training_folder", "pass", **fields)
-    if (owner, mode) == (0, 0o1777):
-        reason = "runs of an earlier release still write to it; nothing reads these files"
-        return record(
-            host, "training_folder", "unknown", **fields, reason=reason, fix="apply the phase monitoring after these runs have ended"
-        )
-    reason = "another account than root can replace the folders of accounts"
-    return record(host, "training_folder", "fail", **fields, reason=reason, fix="apply the phase monitoring again")
+        verdict = "pass"
+    elif (owner, mode) == (0, 0o1777):
+        verdict, reason = "unknown", "runs of an earlier release still write to it; nothing reads these files"
+        fix = "apply the phase monitoring after these runs have ended"
+    verdicts.add("training_folder", verdict, expected="owner 0, mode 0755", found=found, reason=reason, fix=fix, device=path)
 
 
 def read_folder(path: str) -> tuple[int, int | None]:
@@ -97,13 +85,10 @@ def main() -> None:
     except OSError as error:
         content, problem = "", f"{problem} {error}".strip()
     timer, _ = run(["systemctl", "is-active", "primus-exporter.timer"], params["limit_s"])
-    verdicts = output_verdicts(params["host"], content, started, timer, problem)
-    verdicts.append(folder_verdict(params["host"], params["training"], *read_folder(params["training"])))
-    result = {"changed": False, "verdicts": verdicts, "stdout": json.dumps({"verdicts": verdicts})}
-    failed = [f"{one['check']}: {one['reason']}. Fix: {one['fix']}" for one in verdicts if one["verdict"] == "fail"]
-    if failed:
-        module.fail_json(msg="; ".join(failed), **result)
-    module.exit_json(**result)
+    verdicts = Verdicts("primus_exporter", params["host"])
+    check_output(verdicts, content, started, timer, problem)
+    check_folder(verdicts, params["training"], *read_folder(params["training"]))
+    verdicts.finish(module)
 
 
 if __name__ == "__main__":

@@ -11,9 +11,7 @@ import errno
 import json
 import os
 import re
-import time
 from pathlib import Path
-from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.slurm_commands import CALL_S, REASON_PREFIX, NodeState, call, parse_nodes
@@ -27,9 +25,8 @@ from ansible.module_utils.slurm_test_jobs import (
     preemption_pair,
     run_multi_node_job,
 )
+from ansible.module_utils.verdict_records import Verdicts
 
-SCHEMA = "primus.verdict/1"
-SOURCE = "roles/slurm/meta/argument_specs.yml"
 APPLY_AGAIN = "apply the phase slurm again"
 # About ten thousand jobs with their scripts (a few KiB each), twice: slurmctld writes a new file before it removes the old one.
 MIN_FREE_MIB = 256
@@ -38,36 +35,6 @@ LOST_MOUNT_ERRNOS = frozenset((errno.ENOTCONN, errno.ESTALE, errno.EIO))
 # States of nodes that are in service, or will be in a moment.
 IN_SERVICE = frozenset(("IDLE", "MIXED", "ALLOCATED", "COMPLETING", "PLANNED", "RESERVED"))
 BROKEN = frozenset(("DOWN", "NOT_RESPONDING", "INVAL", "INVALID_REG", "FAIL", "FAILING", "ERROR"))
-
-
-class Verdicts:
-    """Collects verdict records for this host or for nodes."""
-
-    def __init__(self, host: str) -> None:
-        """Store the default host."""
-        self.host = host
-        self.records: list[dict[str, Any]] = []
-        self.started = time.time()
-
-    def add(self, check: str, result: CheckResult, *, host: str = "", reason: str = "") -> None:
-        """Add one record; its duration is the time since the previous one."""
-        now = time.time()
-        record = {
-            "check": f"slurm.{check}",
-            "host": host or self.host,
-            "verdict": result.verdict,
-            "expected": result.expected,
-            "found": result.found,
-        }
-        reason = reason or f"expected {result.expected}, found {result.found}"
-        bad = {} if result.verdict == "pass" else {"reason": reason, "fix": result.fix}
-        seconds = round(now - self.started, 3)
-        self.records.append({**record, **bad, "source": SOURCE, "started": self.started, "seconds": seconds, "schema": SCHEMA})
-        self.started = now
-
-    def skip(self, check: str, reason: str, *, host: str = "") -> None:
-        """Add a record for a skipped check."""
-        self.add(check, CheckResult("skipped", "", "", ""), host=host, reason=reason)
 
 
 def controllers_up(text: str) -> list[str]:
@@ -85,7 +52,7 @@ def check_controllers(verdicts: Verdicts, part: str) -> bool:
     found = "; ".join(line for line in answer.text.splitlines() if line.startswith("Slurmctld")) or answer.text[:200]
     passed = verdicts.host in up if controller else bool(up)
     verdict = "pass" if passed else "unknown" if answer.status is None else "fail"
-    verdicts.add("answered" if part == "node" else part, CheckResult(verdict, expected, found, fix))
+    verdicts.add("answered" if part == "node" else part, verdict, expected=expected, found=found, fix=fix)
     return passed if part == "node" else controller and up[:1] == [verdicts.host]
 
 
@@ -97,7 +64,7 @@ def slurmctld_root() -> str:
 
 def add_space_verdict(verdicts: Verdicts, folder: str) -> None:
     """Check that slurmctld has space for its state: jobs that it cannot save are lost at the next restart."""
-    verdicts.add("state_space", check_space(folder, slurmctld_root()))
+    verdicts.add("state_space", **check_space(folder, slurmctld_root())._asdict())
 
 
 def check_space(folder: str, root: str) -> CheckResult:
@@ -143,11 +110,11 @@ def check_nodes(verdicts: Verdicts, members: list[str], descriptions: Path) -> l
     for name in members:
         node = seen.get(name)
         if node is None:
-            missing = CheckResult("unknown", "in service", "Slurm does not know it", f"{APPLY_AGAIN}: no run has configured {name}")
-            verdicts.add("node", missing, host=name)
+            fix = f"{APPLY_AGAIN}: no run has configured {name}"
+            verdicts.add("node", "unknown", expected="in service", found="Slurm does not know it", fix=fix, host=name)
             continue
         state = check_state(node)
-        verdicts.add("node", state, host=name, reason=f"out of service: {node.reason}" if state.verdict == "skipped" else "")
+        verdicts.add("node", **state._asdict(), host=name, reason=f"out of service: {node.reason}" if state.verdict == "skipped" else "")
         description = descriptions / f"{name}.json" if descriptions.is_dir() else descriptions
         check_gpus(verdicts, node, description, in_service=state.verdict == "pass")
     return [node for name, node in seen.items() if name in members]
@@ -159,14 +126,14 @@ def check_gpus(verdicts: Verdicts, node: NodeState, description: Path, *, in_ser
         data = json.loads(description.read_text(encoding="utf-8"))
         expected = f"gpu:{data['gpu_type']}:{data['gpu_count']}" if data["gpu_count"] else ""
     except (OSError, ValueError, KeyError) as error:
-        verdicts.add("gpus", CheckResult("unknown", "a description", str(error)[:200], APPLY_AGAIN), host=node.name)
+        verdicts.add("gpus", "unknown", expected="a description", found=str(error)[:200], fix=APPLY_AGAIN, host=node.name)
         return
     if not expected and not node.gpus:
         verdicts.skip("gpus", "the node has no GPU", host=node.name)
         return
     verdict = "fail" if expected != node.gpus else "pass" if in_service else "unknown"
     found = f"{node.gpus or 'none'}{'' if in_service else ', and it is not in service'}"
-    verdicts.add("gpus", CheckResult(verdict, expected or "none", found, APPLY_AGAIN), host=node.name)
+    verdicts.add("gpus", verdict, expected=expected or "none", found=found, fix=APPLY_AGAIN, host=node.name)
 
 
 def setting(config: str, name: str) -> str:
@@ -183,15 +150,15 @@ def check_isolation(verdicts: Verdicts, private_data: list[str]) -> None:
         lacking = sorted(set(private_data) - in_force)
         found = f"PrivateData lacks {', '.join(lacking)}" if lacking else "PrivateData has all of it"
         expected = f"users do not see {', '.join(private_data)} of others"
-        verdicts.add("private_data", CheckResult("fail" if lacking else "pass", expected, found, APPLY_AGAIN))
+        verdicts.add("private_data", "fail" if lacking else "pass", expected=expected, found=found, fix=APPLY_AGAIN)
     else:
         verdicts.skip("private_data", "slurm_private_data is empty")
     if "limits" in setting(config, "AccountingStorageEnforce").split(","):
-        verdicts.add("job_limits", CheckResult("pass", "limits are enforced", "limits are enforced"))
+        verdicts.add("job_limits", "pass", expected="limits are enforced", found="limits are enforced")
     else:
         verdicts.skip("job_limits", "no job limits are enforced: they need the group slurm_accounting and slurm_users")
     if setting(config, "JobContainerType") == "job_container/tmpfs":
-        verdicts.add("private_tmp", CheckResult("pass", "private temporary folders for each job", "job_container/tmpfs"))
+        verdicts.add("private_tmp", "pass", expected="private temporary folders for each job", found="job_container/tmpfs")
     else:
         verdicts.skip(
             "private_tmp",
@@ -208,11 +175,11 @@ def check_jobs(verdicts: Verdicts, nodes: list[NodeState]) -> None:
     if pair is None:
         for check in ("job", "preemption"):
             if idle(nodes):
-                verdicts.add(check, no_usable_partition(closed))
+                verdicts.add(check, **no_usable_partition(closed)._asdict())
             else:
                 verdicts.skip(check, "no node is idle: all run jobs or are out of service")
         return
-    verdicts.add("job", run_multi_node_job(*pair))
+    verdicts.add("job", **run_multi_node_job(*pair)._asdict())
     by = re.search(r"^PreemptType\s*=\s*(\S+)", config, re.MULTILINE)
     kind = by[1] if by else ""
     shown = (
@@ -228,7 +195,7 @@ def check_jobs(verdicts: Verdicts, nodes: list[NodeState]) -> None:
     if not both:
         verdicts.skip("preemption", f"no idle node is in {low.name} and {high.name}")
         return
-    verdicts.add("preemption", PreemptionTest(min(both, key=gpu_count).name).run(low, high))
+    verdicts.add("preemption", **PreemptionTest(min(both, key=gpu_count).name).run(low, high)._asdict())
 
 
 def no_usable_partition(closed: list[str]) -> CheckResult:
@@ -253,7 +220,7 @@ def main() -> None:
         supports_check_mode=True,
     )
     options = module.params
-    verdicts = Verdicts(options["host"])
+    verdicts = Verdicts("slurm", options["host"])
     if options["part"] == "controller":
         add_space_verdict(verdicts, options["state_dir"])
     if check_controllers(verdicts, options["part"]):
@@ -264,11 +231,7 @@ def main() -> None:
             check_jobs(verdicts, nodes)
         else:
             verdicts.skip("job", "slurm_verify_jobs is false")
-    result = {"changed": False, "verdicts": verdicts.records, "stdout": json.dumps({"verdicts": verdicts.records})}
-    failed = [f"{one['host']} {one['check']}: {one['reason']}. Fix: {one['fix']}" for one in verdicts.records if one["verdict"] == "fail"]
-    if failed:
-        module.fail_json(msg="; ".join(failed), **result)
-    module.exit_json(**result)
+    verdicts.finish(module)
 
 
 if __name__ == "__main__":

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import ctypes
 import ctypes.util
-import json
-import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.safe_files import within
 from ansible.module_utils.slurm_commands import CALL_S, call
+from ansible.module_utils.verdict_records import Verdicts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -23,9 +22,6 @@ if TYPE_CHECKING:
 
     PamCheck = Callable[[str], "int | None"]
 
-CHECK = "slurm.logins"
-SCHEMA = "primus.verdict/1"
-SOURCE = "roles/slurm/meta/argument_specs.yml"
 SERVICE = b"sshd"
 PAM_S = 20.0
 # From _pam_types.h of Linux-PAM.
@@ -116,23 +112,10 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    host, started = module.params["host"], time.time()
-    found = check_logins(host, module.params["users"], enabled=module.params["enabled"])
-    record = {"check": CHECK, "host": host, "verdict": found.verdict, "expected": found.expected, "found": found.found}
-    fix = "" if found.verdict == "skipped" else FIX
-    reason = {} if found.verdict == "pass" else {"reason": found.reason, "fix": fix}
-    verdict: dict[str, Any] = {
-        **record,
-        **reason,
-        "source": SOURCE,
-        "started": started,
-        "seconds": round(time.time() - started, 3),
-        "schema": SCHEMA,
-    }
-    result = {"changed": False, "verdicts": [verdict], "stdout": json.dumps({"verdicts": [verdict]})}
-    if found.verdict == "fail":
-        module.fail_json(msg=f"{host} {CHECK}: {found.reason}. Fix: {FIX}", **result)
-    module.exit_json(**result)
+    verdicts = Verdicts("slurm", module.params["host"])
+    result = check_logins(verdicts.host, module.params["users"], enabled=module.params["enabled"])
+    verdicts.add("logins", **result._asdict(), fix="" if result.verdict == "skipped" else FIX)
+    verdicts.finish(module)
 
 
 if __name__ == "__main__":

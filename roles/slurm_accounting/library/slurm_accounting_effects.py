@@ -6,10 +6,8 @@ No collection has a module for it.
 
 from __future__ import annotations
 
-import json
 import stat
 import subprocess
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,35 +15,15 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.slurm_accounting_data import parse_data, rows
 from ansible.module_utils.slurm_accounting_plan import DesiredState, make_plan
 from ansible.module_utils.slurm_sacctmgr import RefusedError, make_sacctmgr, read_all
+from ansible.module_utils.verdict_records import Verdicts
 
 if TYPE_CHECKING:
     from ansible.module_utils.slurm_sacctmgr import Sacctmgr
 
-SCHEMA = "primus.verdict/1"
-SOURCE = "roles/slurm_accounting/meta/argument_specs.yml"
 TIMER = "primus-slurm-accounting-backup.timer"
 SERVICE = "primus-slurm-accounting-backup.service"
 CALL_S = 15.0
 APPLY_AGAIN = "apply the phase slurm again"
-
-
-class Verdicts:
-    """Collects the verdict records of one host."""
-
-    def __init__(self, host: str) -> None:
-        """Start without records."""
-        self.host = host
-        self.records: list[dict[str, Any]] = []
-        self.started = time.time()
-
-    def add(self, check: str, verdict: str, *, expected: str, found: str, reason: str = "", fix: str = "") -> None:  # noqa: PLR0913 (the record's fields)
-        """Add one record."""
-        record = {"check": f"slurm_accounting.{check}", "host": self.host, "verdict": verdict, "expected": expected, "found": found}
-        bad = {} if verdict == "pass" else {"reason": reason or f"expected {expected}, found {found or 'nothing'}", "fix": fix}
-        now = time.time()
-        seconds = round(now - self.started, 3)
-        self.records.append({**record, **bad, "source": SOURCE, "started": self.started, "seconds": seconds, "schema": SCHEMA})
-        self.started = now
 
 
 def check_answer(verdicts: Verdicts, sacctmgr: Sacctmgr, cluster: str, *, controllers: int) -> bool:
@@ -61,7 +39,7 @@ def check_answer(verdicts: Verdicts, sacctmgr: Sacctmgr, cluster: str, *, contro
     known = "pass" if cluster in hosts else "fail"
     verdicts.add("cluster", known, expected=cluster, found=", ".join(sorted(hosts)), fix=APPLY_AGAIN)
     if not controllers:
-        verdicts.add("controller", "skipped", expected="", found="", reason="the group slurm_controller has no host")
+        verdicts.skip("controller", "the group slurm_controller has no host")
         return True
     fix = "run `systemctl status slurmctld` and `sacctmgr show cluster` on the controller; it must reach the port of slurmdbd on this host"
     reason = "no controller has registered with slurmdbd"
@@ -121,8 +99,7 @@ def check_backups(verdicts: Verdicts, *, timer: str, result: str, newest: str) -
     elif newest:
         verdicts.add("last_backup", "pass", expected="a backup", found=newest)
     else:
-        reason = "the first backup is not due yet"
-        verdicts.add("last_backup", "skipped", expected="a backup", found="", reason=reason, fix=f"systemctl start {SERVICE}")
+        verdicts.skip("last_backup", "the first backup is not due yet", expected="a backup", fix=f"systemctl start {SERVICE}")
 
 
 def newest_backup(folder: str) -> str:
@@ -149,7 +126,7 @@ def main() -> None:
     given = module.params
     if not Path(given["configuration"]).exists():
         module.fail_json(msg=f"{given['configuration']} is missing: accounting is not installed here. Fix: apply the phase slurm.")
-    verdicts = Verdicts(given["host"])
+    verdicts = Verdicts("slurm_accounting", given["host"])
     sacctmgr = make_sacctmgr(given["configuration"])
     if check_answer(verdicts, sacctmgr, given["cluster"], controllers=given["controllers"]):
         stated = [given[name] for name in ("cluster", "qos", "accounts", "users")]
@@ -157,11 +134,7 @@ def main() -> None:
     check_password_file(verdicts, given["settings_file"])
     state, result = unit_property(TIMER, "ActiveState"), unit_property(SERVICE, "Result")
     check_backups(verdicts, timer=state, result=result, newest=newest_backup(given["backup_dir"]))
-    answer = {"changed": False, "verdicts": verdicts.records, "stdout": json.dumps({"verdicts": verdicts.records})}
-    failed = [f"{record['check']}: {record['reason']}. Fix: {record['fix']}" for record in verdicts.records if record["verdict"] == "fail"]
-    if failed:
-        module.fail_json(msg="; ".join(failed), **answer)
-    module.exit_json(**answer)
+    verdicts.finish(module)
 
 
 if __name__ == "__main__":
