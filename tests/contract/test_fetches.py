@@ -192,7 +192,8 @@ def test_fetches_list_the_packages_that_are_installed(cluster: Cluster, role: st
     resolve_on_host = resolver(cluster, role, release, **{f"__{role}_package_query": {"stdout_lines": []}})
     for entry, items in listed_fetches(role).items():
         tasks = cluster.view.read_templates(content.roles_dir() / role / "tasks" / "install.yml")
-        installs = [task["ansible.builtin.apt"]["name"] for task in tasks if "ansible.builtin.apt" in task]
+        queries = [task["missing_packages"]["names"] for task in tasks if "missing_packages" in task]
+        installs = queries or [task["ansible.builtin.apt"]["name"] for task in tasks if "ansible.builtin.apt" in task]
         installed = {name for names in installs for name in resolve_on_host(names)}
         templates = cluster.view.read_templates(fetches_file(role))[entry]
         names = {name for item in templates if "packages" in item and _applies(resolve, item) for name in resolve(item["packages"])}
