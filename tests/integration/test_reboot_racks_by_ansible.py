@@ -64,7 +64,7 @@ def driver_roles(roles: Path) -> Path:
     (mine / "tasks/check_reboot.yml").unlink()
     for name in ("check_reboot", "detect", "record_reboot", "initramfs", "write_reboot_marker"):
         (mine / f"tasks/{name}.yml").symlink_to(real / f"tasks/{name}.yml")
-    for name in ("defaults", "files", "library", "action_plugins"):
+    for name in ("defaults", "files", "library"):
         (mine / name).symlink_to(real / name)
     variables = yaml.safe_load((real / "vars/main.yml").read_text(encoding="utf-8"))
     write_yaml(mine / "vars/main.yml", {**variables, "_gpu_driver_reboot_marks": [f"{marks}/{{{{ inventory_hostname }}}}/reboot-required"]})
