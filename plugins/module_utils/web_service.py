@@ -8,10 +8,10 @@ import http.client
 import json
 import socket
 import ssl
-import time
 from typing import Any
 
-SCHEMA = "primus.verdict/1"
+from ansible.module_utils.verdict_records import Verdicts
+
 CALL_S = 15.0
 UNAUTHORIZED = 401
 
@@ -33,10 +33,9 @@ class NamedConnection(http.client.HTTPSConnection):
 class Service:
     """A service and its verdicts."""
 
-    def __init__(self, params: dict[str, Any], kind: str) -> None:
-        """Store the parameters of `ARGUMENTS` except `unit`; the names of the checks begin with `kind`."""
-        self.params, self.kind = params, kind
-        self.verdicts: list[dict[str, Any]] = []
+    def __init__(self, params: dict[str, Any], role: str) -> None:
+        """Store the parameters of `ARGUMENTS` except `unit`, and the role."""
+        self.params, self.verdicts = params, Verdicts(role, params["host"])
 
     def call(self, method: str, path: str, body: Any = None, *, password: str | None = "") -> tuple[int, str]:
         """Return status and text of the answer, or 0 and the error if there is none.
@@ -60,36 +59,26 @@ class Service:
             return 0, str(error) or type(error).__name__
 
     def read(self, path: str) -> Any:
-        """Return the member `data` of a JSON answer, or None if there is none."""
+        """Return a JSON answer, or None if there is none."""
         status, text = self.call("GET", path)
         try:
-            return json.loads(text)["data"] if status == http.client.OK else None
-        except (ValueError, KeyError, TypeError):
+            return json.loads(text) if status == http.client.OK else None
+        except ValueError:
             return None
-
-    def add_verdict(  # noqa: PLR0913 (the record's fields)
-        self, check: str, verdict: str, *, expected: str, found: str, reason: str = "", fix: str = "", device: str = ""
-    ) -> None:
-        """Add one verdict record."""
-        record = {"check": f"{self.kind}.{check}", "host": self.params["host"], "verdict": verdict, "expected": expected, "found": found}
-        problem = {} if verdict == "pass" else {"reason": reason or f"expected {expected}, found {found}", "fix": fix}
-        named = {"device": device} if device else {}
-        source = f"roles/{self.kind}/meta/argument_specs.yml"
-        self.verdicts.append({**record, **named, **problem, "source": source, "started": time.time(), "seconds": 0.0, "schema": SCHEMA})
 
     def check_access(self, path: str, unit: str) -> str:
         """Check that only HTTPS with the right password is accepted, and return the answer to it (empty if there is none)."""
         fix = f"read `journalctl -u {unit} -n 30`, then apply the phase monitoring again"
         status, text = self.call("GET", path)
         found = f"status {status}" if status else text
-        self.add_verdict("answers", "pass" if status == http.client.OK else "fail", expected="status 200", found=found, fix=fix)
+        self.verdicts.add("answers", "pass" if status == http.client.OK else "fail", expected="status 200", found=found, fix=fix)
         for check, password in (("refuses_wrong_password", "not-the-password"), ("refuses_no_password", None)):
             code, answer = self.call("GET", path, password=password)
             verdict = "pass" if code == UNAUTHORIZED else "fail" if code == http.client.OK else "unknown"
-            self.add_verdict(check, verdict, expected="status 401", found=f"status {code}" if code else answer, fix=fix)
+            self.verdicts.add(check, verdict, expected="status 401", found=f"status {code}" if code else answer, fix=fix)
         plain = self._answer_without_tls(path)
         verdict = {"": "pass", "no answer": "unknown"}.get(plain, "fail")
-        self.add_verdict("refuses_plain_text", verdict, expected="refused", found=plain or "refused", fix=fix)
+        self.verdicts.add("refuses_plain_text", verdict, expected="refused", found=plain or "refused", fix=fix)
         return text if status == http.client.OK else ""
 
     def _answer_without_tls(self, path: str) -> str:
@@ -106,18 +95,6 @@ class Service:
             connection.close()
         # Go's server answers plain HTTP on a TLS port with 400.
         return "" if status == http.client.BAD_REQUEST else f"status {status}"
-
-    def finish(self, module: Any) -> None:
-        """End the module with the verdicts; it fails if one of them is a fail."""
-        result = {"changed": False, "verdicts": self.verdicts, "stdout": json.dumps({"verdicts": self.verdicts})}
-        failed = [
-            f"{record['check']} {record.get('device', '')}".strip() + f": {record['reason']}. Fix: {record['fix']}"
-            for record in self.verdicts
-            if record["verdict"] == "fail"
-        ]
-        if failed:
-            module.fail_json(msg="; ".join(failed), **result)
-        module.exit_json(**result)
 
 
 # The arguments of every module that uses a Service.

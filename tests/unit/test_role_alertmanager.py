@@ -160,7 +160,7 @@ class Peer:
 
     def verdicts_of(self) -> dict[str, str]:
         """Return the verdict of each check."""
-        return {one["check"].removeprefix("alertmanager."): one["verdict"] for one in self.service.verdicts}
+        return {one["check"].removeprefix("alertmanager."): one["verdict"] for one in self.service.verdicts.records}
 
 
 @pytest.fixture(autouse=True)
@@ -197,7 +197,7 @@ def test_alert_with_wrong_route_or_no_end_fails() -> None:
     peer.alertmanager.check_peers(2)
 
     assert peer.verdicts_of() == {"alert_is_routed": "fail", "alert_resolves": "fail", "receivers": "fail", "peers": "fail"}
-    assert all(one["fix"] for one in peer.service.verdicts)
+    assert all(one["fix"] for one in peer.service.verdicts.records)
 
 
 def test_unreachable_server_passes_no_check() -> None:

@@ -44,7 +44,7 @@ def test_missing_metrics_and_unreadable_files_fail(text: str, numbers: str, file
     service = effects.Service({"host": "n1"}, "node_exporter")
     effects.check_metrics(service, text, "unit")
 
-    assert [one["verdict"] for one in service.verdicts] == [numbers, files]
+    assert [one["verdict"] for one in service.verdicts.records] == [numbers, files]
 
 
 def test_unit_has_the_settings_of_the_host_and_no_password() -> None:

@@ -28,13 +28,14 @@ class Api:
         """Store the answers by path."""
         self.answers = answers
         self.service = effects.Service({"host": "p1"}, "prometheus")
-        self.service.read = lambda path: self.answers.get(path.partition("?")[0].removeprefix("/api/v1/"))
+        self.service.read = lambda path: {"data": self.answers.get(path.partition("?")[0].removeprefix("/api/v1/"))}
         self.prometheus = effects.Prometheus(self.service, "", "prometheus.service")
 
     def judged(self) -> dict[str, str]:
         """Return the verdicts."""
         return {
-            f"{one['check'].removeprefix('prometheus.')} {one.get('device', '')}".strip(): one["verdict"] for one in self.service.verdicts
+            f"{one['check'].removeprefix('prometheus.')} {one.get('device', '')}".strip(): one["verdict"]
+            for one in self.service.verdicts.records
         }
 
 
@@ -138,12 +139,12 @@ def test_missing_targets_and_rules_and_rule_errors_fail() -> None:
     api.prometheus.check_rules(["NodeDown"])
     api.prometheus.check_alertmanagers(["10.0.0.1:9093"])
     api.prometheus.check_configuration("30d", "prometheus_config_last_reload_successful 0\n")
-    reasons = [one["reason"] for one in api.service.verdicts]
+    reasons = [one["reason"] for one in api.service.verdicts.records]
 
     assert set(api.judged().values()) == {"fail"}
     assert reasons[0] == "not scraped: n1: connection refused; n2: not a target"
     assert reasons[1] == "not loaded: NodeDown; Own: many-to-many"
-    assert all(one["fix"] for one in api.service.verdicts)
+    assert all(one["fix"] for one in api.service.verdicts.records)
 
 
 def test_unreachable_server_is_unknown() -> None:
@@ -175,7 +176,7 @@ def test_without_alertmanager_verification_reports_a_skip() -> None:
     api.prometheus.check_alertmanagers([])
 
     assert api.judged() == {"alertmanagers": "skipped"}
-    assert "are not sent" in api.service.verdicts[0]["reason"]
+    assert "are not sent" in api.service.verdicts.records[0]["reason"]
 
 
 def test_unit_lists_its_files_and_contains_no_secret() -> None:

@@ -8,7 +8,6 @@ It is a module of its own because it reports verdicts and waits for several stat
 from __future__ import annotations
 
 import datetime as dt
-import json
 import re
 import time
 import uuid
@@ -32,17 +31,13 @@ class Alertmanager:
 
     def __init__(self, service: Service, path: str, unit: str, sleep: Callable[[float], None]) -> None:
         """Store how to call the server, and create a random label that identifies the test alert."""
-        self.service, self.path, self.add_verdict, self.sleep = service, path, service.add_verdict, sleep
+        self.service, self.path, self.verdicts, self.sleep = service, path, service.verdicts, sleep
         self.fix = f"read `journalctl -u {unit} -n 30`"
         self.label = uuid.uuid4().hex[:12]
 
     def read(self, resource: str) -> Any:
         """Return the content of an API resource, or None if there is no answer."""
-        status, text = self.service.call("GET", f"{self.path}/api/v2/{resource}")
-        try:
-            return json.loads(text) if status == OK else None
-        except ValueError:
-            return None
+        return self.service.read(f"{self.path}/api/v2/{resource}")
 
     def post_alert(self, *, deliver: bool, ends_in_s: float) -> str:
         """Raise the test alert, or resolve it if `ends_in_s` is negative; return the error, or an empty string."""
@@ -70,14 +65,14 @@ class Alertmanager:
         found = None if error else self.wait_for_alert(active=True)
         routed = [one["name"] for one in found[0]["receivers"]] if found else []
         verdict = "unknown" if not error and found is None else "pass" if routed == [expected] else "fail"
-        self.add_verdict("alert_is_routed", verdict, expected=expected, found=", ".join(routed) or error, reason=error, fix=self.fix)
+        self.verdicts.add("alert_is_routed", verdict, expected=expected, found=", ".join(routed) or error, reason=error, fix=self.fix)
         if send and receivers:
             self._check_delivery(receivers[0], before)
         error = self.post_alert(deliver=send, ends_in_s=-1)
         left = None if error else self.wait_for_alert(active=False)
         verdict = "unknown" if not error and left is None else "fail" if error or left else "pass"
         state = "still active" if left else error or "resolved"
-        self.add_verdict("alert_resolves", verdict, expected="resolved", found=state, reason=error, fix=self.fix)
+        self.verdicts.add("alert_resolves", verdict, expected="resolved", found=state, reason=error, fix=self.fix)
 
     def sent(self) -> tuple[float, float] | None:
         """Return the numbers of accepted messages and failed attempts since the start, or None if there is no answer.
@@ -104,30 +99,30 @@ class Alertmanager:
             self.sleep(1.0)
         fields = {"expected": "accepted", "device": receiver}
         if before is None or now is None:
-            self.add_verdict("message_is_delivered", "unknown", **fields, found="", reason=NO_ANSWER, fix=self.fix)
+            self.verdicts.add("message_is_delivered", "unknown", **fields, found="", reason=NO_ANSWER, fix=self.fix)
         elif now[1] > before[1] or now[0] <= before[0]:
             found = "refused" if now[1] > before[1] else "not sent"
             fix = f"{self.fix}, which shows the error, and correct alertmanager_receivers"
-            self.add_verdict("message_is_delivered", "fail", **fields, found=found, fix=fix)
+            self.verdicts.add("message_is_delivered", "fail", **fields, found=found, fix=fix)
         else:
-            self.add_verdict("message_is_delivered", "pass", **fields, found="accepted")
+            self.verdicts.add("message_is_delivered", "pass", **fields, found="accepted")
 
     def check_receivers(self, receivers: Sequence[str]) -> None:
         """Check that Alertmanager uses the configured receivers; skipped if there is none."""
         if not receivers:
             reason = "no receiver is configured: alerts are not sent"
-            self.add_verdict("receivers", "skipped", expected="", found="", reason=reason, fix="set alertmanager_receivers")
+            self.verdicts.skip("receivers", reason, fix="set alertmanager_receivers")
             return
         answer = self.read("receivers")
         names = {one["name"] for one in answer or ()} - {NOBODY}
         verdict = "unknown" if answer is None else "pass" if names == {*receivers} else "fail"
         fix = f"apply the phase monitoring again; {self.fix}"
-        self.add_verdict("receivers", verdict, expected=", ".join(sorted(receivers)), found=", ".join(sorted(names)), fix=fix)
+        self.verdicts.add("receivers", verdict, expected=", ".join(sorted(receivers)), found=", ".join(sorted(names)), fix=fix)
 
     def check_peers(self, expected: int) -> None:
         """Check that Alertmanager is connected with the other hosts of the group. Waits, because this takes seconds after a start."""
         if not expected:
-            self.add_verdict("peers", "skipped", expected="", found="", reason="the group alertmanager has one host", fix="")
+            self.verdicts.skip("peers", "the group alertmanager has one host")
             return
         deadline = time.monotonic() + PEERS_S
         while True:
@@ -138,7 +133,7 @@ class Alertmanager:
             self.sleep(1.0)
         verdict = "unknown" if cluster is None else "pass" if found == expected else "fail"
         fix = f"open alertmanager_cluster_port for TCP between the hosts of the group; {self.fix}"
-        self.add_verdict("peers", verdict, expected=str(expected), found="" if cluster is None else str(found), fix=fix)
+        self.verdicts.add("peers", verdict, expected=str(expected), found="" if cluster is None else str(found), fix=fix)
 
 
 def main() -> None:
@@ -160,7 +155,7 @@ def main() -> None:
         alertmanager.check_receivers(params["receivers"])
         alertmanager.check_routing(params["receivers"], send=params["send"])
         alertmanager.check_peers(params["peers"])
-    service.finish(module)
+    service.verdicts.finish(module)
 
 
 if __name__ == "__main__":

@@ -19,13 +19,13 @@ def check_metrics(service: Service, text: str, unit: str) -> None:
     missing = [name for name in names if not re.search(rf"(?m)^{name}[ {{]", text)]
     verdict = "unknown" if not text else "fail" if missing else "pass"
     found = f"missing: {', '.join(missing)}" if missing else "present"
-    service.add_verdict("metrics", verdict, expected="present", found=found, fix=fix)
+    service.verdicts.add("metrics", verdict, expected="present", found=found, fix=fix)
     error = re.search(r"(?m)^node_textfile_scrape_error (\S+)$", text)
     found = error[1] if error else ""
     verdict = "unknown" if not found else "pass" if found == "0" else "fail"
     reason = "a file in its folder is not in Prometheus' text format" if found == "1" else ""
     fix = f"{fix}, which names the file; `promtool check metrics < FILE` shows the error"
-    service.add_verdict("text_files", verdict, expected="0", found=found, reason=reason, fix=fix)
+    service.verdicts.add("text_files", verdict, expected="0", found=found, reason=reason, fix=fix)
 
 
 def main() -> None:
@@ -33,7 +33,7 @@ def main() -> None:
     module = AnsibleModule(argument_spec=ARGUMENTS, supports_check_mode=True)
     service = Service(module.params, "node_exporter")
     check_metrics(service, service.check_access("/metrics", module.params["unit"]), module.params["unit"])
-    service.finish(module)
+    service.verdicts.finish(module)
 
 
 if __name__ == "__main__":

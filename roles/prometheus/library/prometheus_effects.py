@@ -27,12 +27,12 @@ class Prometheus:
 
     def __init__(self, service: Service, path: str, unit: str) -> None:
         """Store how to call the server; `path` is the path of its external URL."""
-        self.service, self.path, self.add_verdict = service, path, service.add_verdict
+        self.service, self.path, self.verdicts = service, path, service.verdicts
         self.log = f"read `journalctl -u {unit} -n 30`"
 
     def read(self, resource: str) -> Any:
         """Return the data of an API resource, or None if there is no answer."""
-        return self.service.read(f"{self.path}/api/v1/{resource}")
+        return (self.service.read(f"{self.path}/api/v1/{resource}") or {}).get("data")
 
     def check_targets(self, expected: Mapping[str, Iterable[str]], wait_s: float, sleep: Callable[[float], None]) -> None:
         """Check that every host of the inventory is scraped. Waits for targets that are pending or missed one scrape.
@@ -52,7 +52,7 @@ class Prometheus:
                 break
             sleep(2.0)
         if active is None:
-            self.add_verdict("targets", "unknown", expected="all up", found="", reason=NO_ANSWER, fix=self.log)
+            self.verdicts.add("targets", "unknown", expected="all up", found="", reason=NO_ANSWER, fix=self.log)
             return
         for job, names in expected.items():
             self._check_job(job, {name: targets.get((job, name), {}) for name in names})
@@ -64,16 +64,16 @@ class Prometheus:
         if not targets:
             reason = f"the inventory has no host for the job {job}"
             fix = f"add a host to the group {job}" if job != "node" else ""
-            self.add_verdict("targets", "skipped", **fields, reason=reason, fix=fix)
+            self.verdicts.add("targets", "skipped", **fields, reason=reason, fix=fix)
         elif down:
             listed = "; ".join(f"{name}: {error}" for name, error in list(down.items())[:MAX_NAMES])
             fix = f"check that the host is up, its exporter runs (`verify` of the host) and no firewall blocks the port; {self.log}"
-            self.add_verdict("targets", "fail", **fields, reason=f"not scraped: {listed}", fix=fix)
+            self.verdicts.add("targets", "fail", **fields, reason=f"not scraped: {listed}", fix=fix)
         elif pending:
             reason = f"not scraped yet: {', '.join(pending[:MAX_NAMES])}"
-            self.add_verdict("targets", "unknown", **fields, reason=reason, fix="verify again")
+            self.verdicts.add("targets", "unknown", **fields, reason=reason, fix="verify again")
         else:
-            self.add_verdict("targets", "pass", **fields)
+            self.verdicts.add("targets", "pass", **fields)
 
     def check_rules(self, expected: Iterable[str]) -> None:
         """Check that the alert rules are loaded and that none of them has an error."""
@@ -85,13 +85,13 @@ class Prometheus:
         found = "" if groups is None else f"{len(rules)} loaded"
         reason = "; ".join(([f"not loaded: {', '.join(missing)}"] if missing else []) + errors) or NO_ANSWER
         fix = f"apply the phase monitoring again; {self.log}"
-        self.add_verdict("rules", verdict, expected=f"{len(set(expected))} loaded", found=found, reason=reason, fix=fix)
+        self.verdicts.add("rules", verdict, expected=f"{len(set(expected))} loaded", found=found, reason=reason, fix=fix)
 
     def check_alertmanagers(self, expected: Iterable[str]) -> None:
         """Check that Prometheus sends alerts to every Alertmanager; skipped if there is none."""
         if not list(expected):
             reason = "the group alertmanager has no host: alerts are visible in Prometheus, but are not sent"
-            self.add_verdict("alertmanagers", "skipped", expected="", found="", reason=reason, fix="add a host to the group alertmanager")
+            self.verdicts.skip("alertmanagers", reason, fix="add a host to the group alertmanager")
             return
         answer = self.read("alertmanagers")
         active = {one["url"].split("://", 1)[-1].split("/", 1)[0] for one in (answer or {}).get("activeAlertmanagers") or ()}
@@ -99,7 +99,7 @@ class Prometheus:
         verdict = "unknown" if answer is None else "fail" if missing else "pass"
         found = "" if answer is None else ", ".join(sorted(active))
         reason = f"not in use: {', '.join(missing)}" if missing else NO_ANSWER
-        self.add_verdict("alertmanagers", verdict, expected=", ".join(sorted(expected)), found=found, reason=reason, fix=self.log)
+        self.verdicts.add("alertmanagers", verdict, expected=", ".join(sorted(expected)), found=found, reason=reason, fix=self.log)
 
     def check_configuration(self, retention: str, metrics: str) -> None:
         """Check that the last reload succeeded, and that the retention is the configured one."""
@@ -107,24 +107,24 @@ class Prometheus:
         found = str(flags.get("storage.tsdb.retention.time", ""))
         # Prometheus prints 14d as 2w.
         verdict = "unknown" if not found else "pass" if _hours(found) == _hours(retention) else "fail"
-        self.add_verdict("retention", verdict, expected=retention, found=found, reason="" if found else NO_ANSWER, fix=self.log)
+        self.verdicts.add("retention", verdict, expected=retention, found=found, reason="" if found else NO_ANSWER, fix=self.log)
         name = "prometheus_config_last_reload_successful "
         loaded = next((line.split()[-1] for line in metrics.splitlines() if line.startswith(name)), "")
         verdict = "unknown" if not loaded else "pass" if loaded == "1" else "fail"
-        self.add_verdict("configuration", verdict, expected="1", found=loaded, reason="" if loaded else NO_ANSWER, fix=self.log)
+        self.verdicts.add("configuration", verdict, expected="1", found=loaded, reason="" if loaded else NO_ANSWER, fix=self.log)
 
     def check_disk(self, data_dir: str) -> None:
         """Check that the disk has space for further metrics."""
         try:
             usage = shutil.disk_usage(data_dir)
         except OSError as error:
-            self.add_verdict("disk", "unknown", expected="", found="", reason=str(error), fix=f"run `ls -l {data_dir}`")
+            self.verdicts.add("disk", "unknown", reason=str(error), fix=f"run `ls -l {data_dir}`")
             return
         expected = f">= {100 * MIN_FREE:.0f} % free under {data_dir}"
         found = f"{100 * usage.free / usage.total:.0f} % free"
         fix = "lower prometheus_retention_days, set prometheus_retention_gib, or enlarge the disk"
         verdict = "pass" if usage.free >= MIN_FREE * usage.total else "fail"
-        self.add_verdict("disk", verdict, expected=expected, found=found, fix=fix)
+        self.verdicts.add("disk", verdict, expected=expected, found=found, fix=fix)
 
 
 def _hours(duration: str) -> float:
@@ -164,7 +164,7 @@ def main() -> None:
         prometheus.check_alertmanagers(params["alertmanagers"])
         prometheus.check_configuration(params["retention"], metrics)
     prometheus.check_disk(params["data_dir"])
-    service.finish(module)
+    service.verdicts.finish(module)
 
 
 if __name__ == "__main__":
