@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -44,6 +44,8 @@ _SHOWN_CHECKS = 6
 # The fix for a failure without a fix of its own.
 _APPLY = "primus-bootstrap apply hosts.yaml, then verify again"
 _NOT_CHECKED = "not checked"
+# Variables that make the roles repeat proofs that still hold.
+_REPEAT_PROOFS = ("slurm_verify_jobs_max_age_h=0",)
 # Ansible's own task, which checks the arguments of a role and no host.
 _ARGUMENT_CHECK = "Validating arguments against arg spec"
 
@@ -115,7 +117,7 @@ class Results:
 
 def register(app: typer.Typer) -> None:
     """Register the verb."""
-    app.command("verify", epilog=examples("verify", "verify --limit gpu1"))(verify)
+    app.command("verify", epilog=examples("verify", "verify --limit gpu1", "verify --deep"))(verify)
 
 
 def verify(
@@ -126,6 +128,7 @@ def verify(
     ask_become_pass: AskBecomePass = False,
     ask_vault_pass: AskVaultPass = False,
     vault_password_file: VaultPasswordFile = None,
+    deep: Annotated[bool, typer.Option("--deep", help="Repeat the test jobs, also if they passed in the last hours.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Verify every service on every host, and show the results. Changes nothing.
@@ -133,7 +136,7 @@ def verify(
     Each role verifies its effect (a login, a mount with data, a finished job), not its files. Exit code 4 if a service fails or
     is unknown; a service that was not checked is unknown.
     """
-    options = run_options(PHASE, None, forks, ask_become_pass, ask_vault_pass, vault_password_file)
+    options = run_options(PHASE, _REPEAT_PROOFS if deep else None, forks, ask_become_pass, ask_vault_pass, vault_password_file)
     cluster = load_for_run(hosts, options)
     plan = make_plan(cluster, phases=(PHASE,), limit=limit)
     results = Results()

@@ -428,3 +428,44 @@ def test_user_isolation_settings_are_checked(
     checks = ["slurm.private_data", "slurm.job_limits", "slurm.private_tmp"]
     assert [(one["check"], one["verdict"]) for one in verdicts.records] == list(zip(checks, expected, strict=True))
     assert all(one["reason"] for one in verdicts.records if one["verdict"] != "pass")
+
+
+def job_record(tmp_path: Path, current: str, *, max_age_h: int = 24) -> Any:
+    """Return the record of the test jobs in a folder of the test."""
+    return effects.ProofRecord("slurm", current, max_age_h, folder=tmp_path / "proofs", clock=lambda: 1000.0)
+
+
+def test_test_jobs_run_again_only_after_a_change_or_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second verification shows the first one's result with its age; a changed node, or an age of 0, runs the jobs."""
+    runs = []
+
+    def check_jobs(verdicts: Any, nodes: Any) -> None:
+        runs.append(len(nodes))
+        verdicts.add("job", "pass", expected="1 node", found="node1")
+
+    monkeypatch.setattr(effects, "check_jobs", check_jobs)
+    monkeypatch.setattr(effects, "fingerprint", lambda files, units, facts: repr((sorted(map(str, files)), units, list(facts))))
+    (tmp_path / "slurm.conf").write_text("")
+    idle, drained = [node("node1")], [node("node1", "IDLE+DRAIN", gpus="")]
+
+    def verify(nodes: Any, *, max_age_h: int = 24) -> Any:
+        verdicts = effects.Verdicts("slurm", "ctl1")
+        effects.prove_jobs(verdicts, nodes, job_record(tmp_path, effects.job_fingerprint(tmp_path, nodes), max_age_h=max_age_h))
+        return verdicts.records
+
+    assert [one["found"] for one in verify(idle)] == ["node1"]
+    assert [one["found"] for one in verify(idle)] == ["node1 (proved 0 min ago)"]
+    assert runs == [1]
+    verify(drained)
+    verify(idle, max_age_h=0)
+    assert runs == [1, 1, 1]
+
+
+def test_failed_test_job_is_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failure is never kept."""
+    monkeypatch.setattr(effects, "check_jobs", lambda verdicts, _nodes: verdicts.add("job", "fail", fix="see the log"))
+    for _ in range(2):
+        verdicts = effects.Verdicts("slurm", "ctl1")
+        effects.prove_jobs(verdicts, [node("node1")], job_record(tmp_path, "same"))
+        assert verdicts.records[0]["verdict"] == "fail"
+        assert not (tmp_path / "proofs" / "slurm.json").exists()

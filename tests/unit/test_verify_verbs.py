@@ -5,7 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from typer.testing import CliRunner
 
+from primus_bootstrap import content
+from primus_bootstrap.cli import verify_verbs
+from primus_bootstrap.cli.main import app
 from primus_bootstrap.cli.verify_verbs import Results, Row, exit_code, failures_first, fold_rows, make_rows, problem_texts
 from primus_bootstrap.core.verdicts import Verdict
 from primus_bootstrap.engine.events import HostResult, Recap, VerdictFound
@@ -166,3 +170,18 @@ def test_services_with_failures_come_first() -> None:
     assert [(row.service, row.host) for row in failures_first(given)] == [
         ("c", "n1"), ("c", "n0"), ("b", "n1"), ("b", "n0"), ("a", "n0"), ("a", "n1"), ("d", "n0"), ("d", "n1"),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("flags", "variables"), [((), ()), (("--deep",), ("slurm_verify_jobs_max_age_h=0",))])
+def test_deep_repeats_the_test_jobs(flags: tuple[str, ...], variables: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only `--deep` sets the maximum age of proofs to 0 for the run."""
+    given: list[tuple[str, ...]] = []
+
+    def run_plan(_cluster: Any, _plan: Any, options: Any, _add: Any) -> None:
+        given.append(options.extra_vars)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(verify_verbs, "run_plan", run_plan)
+    CliRunner().invoke(app, ["verify", str(content.topologies_dir() / "lab" / "hosts.yaml"), *flags])
+
+    assert given == [variables]

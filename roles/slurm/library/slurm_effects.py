@@ -14,6 +14,7 @@ import re
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.proof_record import ProofRecord, fingerprint
 from ansible.module_utils.slurm_commands import CALL_S, REASON_PREFIX, NodeState, call, parse_nodes
 from ansible.module_utils.slurm_test_jobs import (
     CheckResult,
@@ -198,6 +199,22 @@ def check_jobs(verdicts: Verdicts, nodes: list[NodeState]) -> None:
     verdicts.add("preemption", **PreemptionTest(min(both, key=gpu_count).name).run(low, high)._asdict())
 
 
+def prove_jobs(verdicts: Verdicts, nodes: list[NodeState], record: ProofRecord) -> None:
+    """Run the test jobs, or report the last proof if it still holds."""
+    if kept := record.load():
+        verdicts.records += kept
+        return
+    before = len(verdicts.records)
+    check_jobs(verdicts, nodes)
+    record.store(verdicts.records[before:])
+
+
+def job_fingerprint(config_dir: Path, nodes: list[NodeState]) -> str:
+    """Return what the test jobs depend on: the configuration, the starts of the daemons, and the nodes with GPUs and service state."""
+    facts = (f"{node.name} {node.gpus} {bool(node.states & IN_SERVICE)}" for node in sorted(nodes))
+    return fingerprint(config_dir.glob("*.conf"), ("slurmctld.service", "slurmd.service", "munge.service"), facts)
+
+
 def no_usable_partition(closed: list[str]) -> CheckResult:
     """Return the result for idle nodes that no partition allows a test job to use."""
     found = f"no partition with idle nodes accepts a job of root: {'; '.join(closed[:5]) or 'Slurm has no partition'}"
@@ -213,6 +230,8 @@ def main() -> None:
             "nodes": {"type": "list", "elements": "str", "required": True},
             "descriptions": {"type": "path", "required": True},
             "run_jobs": {"type": "bool", "required": True},
+            "max_age_h": {"type": "int", "required": True},
+            "config_dir": {"type": "path", "required": True},
             "state_dir": {"type": "path"},
             "private_data": {"type": "list", "elements": "str", "default": []},
         },
@@ -228,7 +247,8 @@ def main() -> None:
             check_isolation(verdicts, options["private_data"])
         nodes = check_nodes(verdicts, options["nodes"], Path(options["descriptions"]))
         if options["run_jobs"]:
-            check_jobs(verdicts, nodes)
+            current = job_fingerprint(Path(options["config_dir"]), nodes)
+            prove_jobs(verdicts, nodes, ProofRecord("slurm", current, options["max_age_h"]))
         else:
             verdicts.skip("job", "slurm_verify_jobs is false")
     verdicts.finish(module)
