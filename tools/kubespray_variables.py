@@ -59,7 +59,12 @@ class _Loader(yaml.SafeLoader):
     """Reads Ansible's tags as plain values."""
 
 
-_Loader.add_constructor("!unsafe", lambda loader, node: loader.construct_scalar(node))
+def _unsafe(loader: yaml.SafeLoader, node: yaml.Node) -> Any:
+    """Return the value of text that Ansible does not evaluate."""
+    return loader.construct_scalar(node) if isinstance(node, yaml.ScalarNode) else None
+
+
+_Loader.add_constructor("!unsafe", _unsafe)
 
 
 def variables(release: Path) -> list[str]:
@@ -121,11 +126,12 @@ def _template_names(text: str) -> Iterator[str]:
     local = {name.name for name in names if name.ctx != "load"} | {macro.name for macro in tree.find_all(nodes.Macro)}
     yield from (name.name for name in names if name.name not in local)
     methods = [call.node for call in tree.find_all(nodes.Call)]
-    for access in tree.find_all((nodes.Getattr, nodes.Getitem)):
-        if _is_host(access.node) and access not in methods:
-            key = access.attr if isinstance(access, nodes.Getattr) else getattr(access.arg, "value", None)
-            if isinstance(key, str):
-                yield key
+    for attribute in tree.find_all(nodes.Getattr):
+        if _is_host(attribute.node) and attribute not in methods:
+            yield attribute.attr
+    for item in tree.find_all(nodes.Getitem):
+        if _is_host(item.node) and isinstance(item.arg, nodes.Const) and isinstance(item.arg.value, str):
+            yield item.arg.value
 
 
 def _is_host(node: nodes.Node) -> bool:

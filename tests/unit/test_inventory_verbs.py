@@ -217,7 +217,7 @@ class Terminal:
         self.questions: list[str] = []
         self.answer, self.is_terminal = answer, is_terminal
         monkeypatch.setattr(missing_secrets, "sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: is_terminal)))
-        monkeypatch.setattr(missing_secrets.typer, "confirm", self._ask)
+        monkeypatch.setattr(typer, "confirm", self._ask)
 
     def _ask(self, question: str, **_options: Any) -> bool:
         self.questions.append(question)
