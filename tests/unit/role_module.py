@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import ansible.module_utils
+import pytest
 
 from primus_bootstrap import content
 
@@ -51,3 +52,36 @@ class Programs:
         """Answer one call."""
         self.calls.append(" ".join(argv))
         return self.answers.get(" ".join(argv[:2]), (0, ""))
+
+
+class EndedError(Exception):
+    """A module ended; `args` are "ok" or "failed", and its result."""
+
+
+class FakeModule:
+    """An AnsibleModule that raises EndedError instead of exiting. `run_command` answers with status, output and errors."""
+
+    def __init__(self, params: dict[str, Any] | None = None, *, check_mode: bool = False, run: Any = None, programs: Any = ()) -> None:
+        """Store the parameters, how to answer commands, and the programs that exist."""
+        self.params, self.check_mode, self.programs = params or {}, check_mode, programs
+        self.run_command = run or (lambda _: (0, "", ""))
+
+    def get_bin_path(self, name: str) -> str | None:
+        """Return the path of a program that exists."""
+        return f"/usr/bin/{name}" if name in self.programs else None
+
+    def exit_json(self, **result: Any) -> None:
+        """End with success."""
+        raise EndedError("ok", result)
+
+    def fail_json(self, **result: Any) -> None:
+        """End with a failure."""
+        raise EndedError("failed", result)
+
+
+def run_module(monkeypatch: pytest.MonkeyPatch, plugin: Any, fake: FakeModule) -> tuple[str, dict[str, Any]]:
+    """Run the main function of a module; return "ok" or "failed", and its result."""
+    monkeypatch.setattr(plugin, "AnsibleModule", lambda *_, **__: fake)
+    with pytest.raises(EndedError) as ended:
+        plugin.main()
+    return ended.value.args[0], ended.value.args[1]

@@ -8,31 +8,15 @@ from typing import Any
 import pytest
 
 from primus_bootstrap.core.verdicts import FIELDS, parse_verdict
-from tests.unit.role_module import load_role_module
+from tests.unit.role_module import EndedError, FakeModule, load_role_module
 
 Verdicts: Any = load_role_module("munge", "munge_effects").Verdicts
-
-
-class EndedError(Exception):
-    """The module ended; `args` are the way and its result."""
-
-
-class Module:
-    """An AnsibleModule that raises instead of exiting."""
-
-    def exit_json(self, **result: Any) -> None:
-        """End with success."""
-        raise EndedError("ok", result)
-
-    def fail_json(self, **result: Any) -> None:
-        """End with a failure."""
-        raise EndedError("failed", result)
 
 
 def finish(verdicts: Any, **result: Any) -> tuple[str, dict[str, Any]]:
     """Return how the module ends."""
     with pytest.raises(EndedError) as ended:
-        verdicts.finish(Module(), **result)
+        verdicts.finish(FakeModule(), **result)
     return ended.value.args[0], ended.value.args[1]
 
 
