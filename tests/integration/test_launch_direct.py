@@ -69,7 +69,20 @@ def test_dry_run_only_prints_the_plan(tmp_path: Path) -> None:
     for name in ("hooks/10_h.sh", "fix.sh"):
         user.program(name, f"touch {user.folder}/ran\n")
     before = sorted(user.folder.rglob("*"))
-    words = ("--dry-run", "direct", "--nproc", "2", "--patch", "fix.sh", "--env", "HF_TOKEN=geheim123", "--", "train", "pretrain", "a=1")
+    words = (
+        "--dry-run",
+        "direct",
+        "--nproc",
+        "2",
+        "--patch",
+        "fix.sh",
+        "--env",
+        "HF_TOKEN=geheim123",
+        "--",
+        "train",
+        "pretrain",
+        "train.steps=1",
+    )
     done = user.cli(*words)
     lines = done.stdout.splitlines()
     (execute,) = [shlex.split(line)[1:] for line in lines if line.startswith("execute ")]
@@ -82,7 +95,7 @@ def test_dry_run_only_prints_the_plan(tmp_path: Path) -> None:
     assert "geheim123" not in done.stdout + done.stderr
     assert execute[1:6] == ["-m", "torch.distributed.run", "--nnodes=1", "--nproc-per-node=2", "--standalone"]
     assert execute[-2].endswith("workloads/train/pretrain.py")
-    assert execute[-1] == "a=1"
+    assert execute[-1] == "train.steps=1"
 
 
 def test_the_program_gets_its_arguments_and_its_exit_code_is_returned(tmp_path: Path) -> None:

@@ -112,13 +112,15 @@ def execute_line(plan: str) -> list[str]:
 def test_srun_starts_one_launcher_per_node_with_the_users_options(user: User) -> None:
     """The user's options are unchanged and come last, so that they take precedence."""
     words = execute_line(
-        planned(user, "srun", "-N", "8", "-p", "gpu", "--exclusive", "--", "direct", "--nproc", "4", "--", "train", "pretrain", "a=1")
+        planned(
+            user, "srun", "-N", "8", "-p", "gpu", "--exclusive", "--", "direct", "--nproc", "4", "--", "train", "pretrain", "train.steps=1"
+        )
     )
 
     assert words[1:5] == ["--ntasks-per-node=1", "--kill-on-bad-exit=1", "--cpu-bind=none", "--job-name=train-pretrain"]
     assert words[5:10] == ["-N", "8", "-p", "gpu", "--exclusive"]
     assert words[10:14] == ["python3", f"{user.run_dir}/primus-cli.pyz", "--only-flags", "direct"]
-    assert words[14:] == [f"--output={user.run_dir}", "--nproc=4", "--nodes-from=slurm", "--", "train", "pretrain", "a=1"]
+    assert words[14:] == [f"--output={user.run_dir}", "--nproc=4", "--nodes-from=slurm", "--", "train", "pretrain", "train.steps=1"]
     assert not user.run_dir.exists()
 
 
