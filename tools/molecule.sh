@@ -15,7 +15,7 @@ FOLDER=$PWD/.cache/molecule/$LAB
 BIN=$PWD/.venv/bin
 PASSED=${XDG_CACHE_HOME:-$HOME/.cache}/primus-bootstrap/molecule
 # A change in one of these tests all roles.
-SHARED='^(\.config/molecule/|primus_bootstrap/lab/|constraints\.txt|plugins/|roles/_common/)'
+SHARED='^(\.config/molecule/|primus_bootstrap/lab/|constraints\.txt|plugins/)'
 
 die() { printf 'molecule.sh: %s\n  fix: %s\n' "$1" "$2" >&2; exit 3; }
 

@@ -13,7 +13,7 @@ from primus_bootstrap import content
 from primus_bootstrap.inventory.schema import specs
 
 # Other roles include these; no playbook calls them.
-INTERNAL = {"_common", "kube_common"}
+INTERNAL = {"kube_common"}
 ROLES = sorted(folder.name for folder in content.roles_dir().iterdir() if folder.is_dir() and folder.name not in INTERNAL)
 KUBESPRAY = Path(specs.__file__).parents[1] / "data" / "kubespray_variables.yml"
 # Types that Ansible accepts for an option.
