@@ -14,8 +14,8 @@ def verdict(port: int, addresses: list[str], **route: Any) -> tuple[str, str]:
     """Return the verdict on one route."""
     tests = HIGRESS.access_tests([{**ROUTE, **route}], CLIENTS, "")[0]
     params = {"host": "cp1", "addresses": addresses, "http_port": port, "https_port": port, "header": "x-api-key", "ca_file": ""}
-    found = EFFECTS.check_route(params, tests)
-    return found["verdict"], found["reason"]
+    found: tuple[str, str] = EFFECTS.verdict_on(params, tests)
+    return found
 
 
 def test_route_without_authentication_fails() -> None:

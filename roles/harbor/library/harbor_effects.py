@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import base64
 import json
-import time
 from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.harbor_api import Harbor, HarborError
+from ansible.module_utils.verdict_records import Verdicts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,41 +54,30 @@ def missing_rights(harbor: Harbor, robot: dict[str, Any], projects: list[str]) -
     return found
 
 
-def verdict_of(host: str, check: str, expected: str, device: str, problems: Callable[[], list[str]]) -> dict[str, Any]:
-    """Return one verdict; it is unknown if Harbor does not answer."""
-    started, verdict, reason = time.time(), "pass", ""
+def check(verdicts: Verdicts, name: str, expected: str, problems: Callable[[], list[str]], device: str = "") -> None:
+    """Add one verdict; it is unknown if Harbor does not answer."""
     try:
         reason = "; ".join(problems())
-        verdict = "fail" if reason else "pass"
     except (HarborError, ValueError, IndexError, KeyError) as error:
-        verdict, reason = "unknown", f"Harbor did not answer: {error}"
-    fix = {"pass": "", "unknown": "check that the controller can reach harbor_hostname, and set harbor_ca_file to its CA certificate"}.get(
-        verdict, "primus-bootstrap apply hosts.yaml --phase registry"
-    )
-    return {
-        "check": check, "host": host, "device": device, "serial": "", "verdict": verdict, "expected": expected, "found": reason or expected,
-        "unit": "", "source": "docs/kubernetes-services.md", "reason": reason, "fix": fix, "started": started,
-        "seconds": time.time() - started,
-        "schema": "primus.verdict/1",
-    }  # fmt: skip
+        reason = f"Harbor did not answer: {error}"
+        fix = "check that the controller can reach harbor_hostname, and set harbor_ca_file to its CA certificate"
+        verdicts.add(name, "unknown", expected=expected, found=reason, reason=reason, fix=fix, device=device)
+        return
+    fix = "primus-bootstrap apply hosts.yaml --phase registry"
+    verdicts.add(name, "fail" if reason else "pass", expected=expected, found=reason or expected, reason=reason, fix=fix, device=device)
 
 
-def verdicts(params: dict[str, Any]) -> list[dict[str, Any]]:
+def check_harbor(params: dict[str, Any]) -> Verdicts:
     """Return all verdicts."""
-    harbor, host = Harbor(params["url"], None, params["ca_pem"]), params["host"]
-    found = [verdict_of(host, "harbor.health", "every component is healthy", "", lambda: unhealthy_components(harbor))]
+    harbor, verdicts = Harbor(params["url"], None, params["ca_pem"]), Verdicts("harbor", params["host"])
+    check(verdicts, "health", "every component is healthy", lambda: unhealthy_components(harbor))
     if params["private"]:
-        expected = "no anonymous pulls"
-        found.append(verdict_of(host, "harbor.private", expected, "", lambda: open_projects(harbor, params["private"])))
+        check(verdicts, "private", "no anonymous pulls", lambda: open_projects(harbor, params["private"]))
     for robot in params["robots"]:
         account = {**robot, "prefix": params["robot_prefix"]}
         expected = "can pull and push" if robot["push"] else "can pull"
-        found.append(
-            verdict_of(
-                host, "harbor.robot", expected, robot["name"], lambda account=account: missing_rights(harbor, account, params["projects"])
-            )
-        )
-    return found
+        check(verdicts, "robot", expected, lambda account=account: missing_rights(harbor, account, params["projects"]), robot["name"])
+    return verdicts
 
 
 def main() -> None:
@@ -110,12 +99,7 @@ def main() -> None:
         "robot_prefix": {"default": "robot$"},
     }
     module = AnsibleModule(options, supports_check_mode=True)
-    found = verdicts(module.params)
-    failed = [f"{one['check']} {one['device']}: {one['reason']}. Fix: {one['fix']}" for one in found if one["verdict"] == "fail"]
-    result = {"changed": False, "stdout": json.dumps({"verdicts": found})}
-    if failed:
-        module.fail_json(msg="; ".join(failed), **result)
-    module.exit_json(**result)
+    check_harbor(module.params).finish(module)
 
 
 if __name__ == "__main__":

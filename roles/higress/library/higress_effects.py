@@ -8,14 +8,13 @@ It is a module of its own because ansible.builtin.uri cannot connect to one addr
 from __future__ import annotations
 
 import http.client
-import json
 import secrets
 import socket
 import ssl
-import time
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.verdict_records import Verdicts
 
 TIMEOUT_S = 10.0
 
@@ -68,31 +67,29 @@ def route_problems(address: str, port: int, route: dict[str, Any], header: str, 
     return found
 
 
-def check_route(params: dict[str, Any], route: dict[str, Any]) -> dict[str, Any]:
-    """Return the verdict on a route. It is unknown if no gateway is known or one does not answer."""
-    started, verdict, reason = time.time(), "pass", ""
+def verdict_on(params: dict[str, Any], route: dict[str, Any]) -> tuple[str, str]:
+    """Return the verdict on a route and its reason. It is unknown if no gateway is known or one does not answer."""
     port = params["https_port"] if route["tls"] else params["http_port"]
     if not params["addresses"]:
-        verdict, reason = "unknown", "no gateway is ready, or the API server returned no address"
+        return "unknown", "no gateway is ready, or the API server returned no address"
     for address in params["addresses"]:
         try:
             problems = route_problems(address, port, route, params["header"], params["ca_file"])
         except OSError as error:
-            verdict, reason = "unknown", f"{address}:{port} does not answer, or its certificate is not trusted: {error}"
-            break
+            return "unknown", f"{address}:{port} does not answer, or its certificate is not trusted: {error}"
         if problems:
-            verdict, reason = "fail", f"{address}:{port}: {'; '.join(problems)}"
-            break
-    fix = {
-        "pass": "",
-        "unknown": "run verify from a machine that reaches the gateway, and set higress_ca_file to the authority of its certificate",
-    }.get(verdict, "run `kubectl describe wasmplugin primus-key-auth` in the namespace of Higress, and read the log of the gateway")
+            return "fail", f"{address}:{port}: {'; '.join(problems)}"
+    return "pass", ""
+
+
+def check_route(verdicts: Verdicts, params: dict[str, Any], route: dict[str, Any]) -> None:
+    """Add the verdict on a route."""
+    verdict, reason = verdict_on(params, route)
+    fix = "run `kubectl describe wasmplugin primus-key-auth` in the namespace of Higress, and read the log of the gateway"
+    if verdict == "unknown":
+        fix = "run verify from a machine that reaches the gateway, and set higress_ca_file to the authority of its certificate"
     expected = "requests without a key are accepted" if route["public"] else "only requests with a key of a listed client are accepted"
-    return {
-        "check": "higress.access", "host": params["host"], "device": route["name"], "serial": "", "verdict": verdict, "expected": expected,
-        "found": reason or expected, "unit": "", "source": "docs/kubernetes-services.md", "reason": reason, "fix": fix, "started": started,
-        "seconds": time.time() - started, "schema": "primus.verdict/1",
-    }  # fmt: skip
+    verdicts.add("access", verdict, expected=expected, found=reason or expected, reason=reason, fix=fix, device=route["name"])
 
 
 def main() -> None:
@@ -116,12 +113,10 @@ def main() -> None:
         "routes": {"type": "list", "elements": "dict", "required": True, "options": route},
     }
     module = AnsibleModule(options, supports_check_mode=True)
-    verdicts = [check_route(module.params, one) for one in module.params["routes"]]
-    failed = [f"{one['device']}: {one['reason']}" for one in verdicts if one["verdict"] == "fail"]
-    answer = {"changed": False, "stdout": json.dumps({"verdicts": verdicts})}
-    if failed:
-        module.fail_json(msg="; ".join(failed), **answer)
-    module.exit_json(**answer)
+    verdicts = Verdicts("higress", module.params["host"])
+    for one in module.params["routes"]:
+        check_route(verdicts, module.params, one)
+    verdicts.finish(module)
 
 
 if __name__ == "__main__":

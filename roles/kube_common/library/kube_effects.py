@@ -10,27 +10,20 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.kube_client import ReachError, ask, reason_of
 from ansible.module_utils.kube_cluster import Cluster, RefusedError, apply_objects, remove_objects, wait_for
+from ansible.module_utils.verdict_records import Verdicts
 from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
 
-SCHEMA = "primus.verdict/1"
 
-
-def record(host: str, check: dict[str, Any], started: float, verdict: str, reason: str = "") -> dict[str, Any]:
-    """Return one verdict record."""
-    expected = check.get("expected") or "; ".join(
-        f"{one['kind']} {one.get('name') or ', '.join(one['names'])}" for one in check.get("ready") or ()
-    )
-    fix = "" if verdict == "pass" else check["fix"]
-    fixed = {"device": "", "serial": "", "unit": "", "source": "docs/charts.md", "started": started, "schema": SCHEMA}
-    found = {"verdict": verdict, "expected": expected, "found": reason or expected, "reason": reason, "fix": fix}
-    return {"check": check["check"], "host": host, **found, **fixed, "seconds": time.time() - started}
+def expected_state(check: dict[str, Any]) -> str:
+    """Return what a check expects: its own words, or the objects that it waits for."""
+    ready = (f"{one['kind']} {one.get('name') or ', '.join(one['names'])}" for one in check.get("ready") or ())
+    return check.get("expected") or "; ".join(ready)
 
 
 def request_problems(cluster: Cluster, request: dict[str, Any]) -> list[str]:
@@ -42,9 +35,8 @@ def request_problems(cluster: Cluster, request: dict[str, Any]) -> list[str]:
     return [] if re.search(request["matches"], answer) else [f"the answer is {answer[:200]}"]
 
 
-def run_check(cluster: Cluster, host: str, check: dict[str, Any]) -> dict[str, Any]:
-    """Create the objects of a check, wait for the result, remove the objects, and return the verdict."""
-    started = time.time()
+def run_check(cluster: Cluster, check: dict[str, Any]) -> tuple[str, str]:
+    """Create the objects of a check, wait for the result, remove the objects, and return the verdict and its reason."""
     created = check.get("objects") or []
     try:
         try:
@@ -54,12 +46,12 @@ def run_check(cluster: Cluster, host: str, check: dict[str, Any]) -> dict[str, A
         finally:
             remove_objects(cluster, [*created, *(check.get("leaves") or [])])
     except RefusedError as error:
-        return record(host, check, started, "fail", str(error))
+        return "fail", str(error)
     except (ReachError, HTTPError) as error:
-        return record(host, check, started, "unknown", f"the API server did not answer: {error}")
+        return "unknown", f"the API server did not answer: {error}"
     if dropped:
-        return record(host, check, started, "unknown", f"the API server does not know what the check needs: {'; '.join(dropped)}")
-    return record(host, check, started, "fail" if missing else "pass", "; ".join(missing))
+        return "unknown", f"the API server does not know what the check needs: {'; '.join(dropped)}"
+    return ("fail", "; ".join(missing)) if missing else ("pass", "")
 
 
 def main() -> None:
@@ -70,18 +62,18 @@ def main() -> None:
         "checks": {"type": "list", "elements": "dict", "required": True},
     }
     module = AnsibleModule(options, supports_check_mode=True)
-    host, checks = module.params["host"], module.params["checks"]
+    checks = module.params["checks"]
+    verdicts = Verdicts(checks[0]["check"].partition(".")[0], module.params["host"])
+    cluster, silence = None, ""
     try:
         cluster = Cluster(module.params["kubeconfig"], dry_run=False)
     except (ReachError, HTTPError) as error:
-        found = [record(host, check, time.time(), "unknown", str(error)) for check in checks]
-    else:
-        found = [run_check(cluster, host, check) for check in checks]
-    failed = [f"{one['check']}: {one['reason']}" for one in found if one["verdict"] == "fail"]
-    answer = {"changed": False, "stdout": json.dumps({"verdicts": found})}
-    if failed:
-        module.fail_json(msg="; ".join(failed), **answer)
-    module.exit_json(**answer)
+        silence = str(error)
+    for check in checks:
+        verdict, reason = run_check(cluster, check) if cluster else ("unknown", silence)
+        name, expected = check["check"].partition(".")[2], expected_state(check)
+        verdicts.add(name, verdict, expected=expected, found=reason or expected, reason=reason, fix=check["fix"])
+    verdicts.finish(module)
 
 
 if __name__ == "__main__":
