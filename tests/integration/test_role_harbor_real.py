@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import base64
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import bcrypt
+import yaml
+
+from primus_bootstrap import content
 from tests.integration.harbor_rig import HarborOnLoopback, serving
+from tests.playbooks import run_playbook, write_yaml
 from tests.unit.role_module import load_role_module
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 EFFECTS = load_role_module("harbor", "harbor_effects")
 
@@ -23,7 +31,7 @@ def verdicts_on(harbor: HarborOnLoopback, **more: Any) -> dict[str, tuple[str, s
     robot = {"name": "nodes", "secret": "Secret-of-nodes-1", "projects": ["train"], "push": False}
     params = {"host": "cp1", "url": harbor.url, "ca_pem": "", "projects": ["train"], "private": ["train"], "robots": [robot],
               "robot_prefix": "robot$", **more}  # fmt: skip
-    return {one["check"]: (one["verdict"], one["reason"]) for one in EFFECTS.verdicts(params)}
+    return {one["check"]: (one["verdict"], one.get("reason", "")) for one in EFFECTS.check_harbor(params).records}
 
 
 def test_healthy_harbor_passes() -> None:
@@ -61,3 +69,28 @@ def test_no_answer_is_unknown() -> None:
     harbor.url = "http://127.0.0.1:1"
 
     assert {word for word, _ in verdicts_on(harbor).values()} == {"unknown"}
+
+
+def test_secrets_are_generated_as_harbor_needs_them(tmp_path: Path) -> None:
+    """The encryption key has exactly 16 characters, all differ, and the registry's hash is that of core's password."""
+    role = content.roles_dir() / "harbor"
+    generate = next(
+        task for task in yaml.safe_load((role / "tasks/secrets.yml").read_text(encoding="utf-8")) if "ansible.builtin.set_fact" in task
+    )
+    values = {"harbor_namespace": "harbor", "harbor_hostname": "harbor.example.com", "_harbor_labels": {}}
+    tasks = [
+        {"ansible.builtin.include_vars": str(role / "vars/objects.yml")},
+        {"ansible.builtin.set_fact": generate["ansible.builtin.set_fact"]},
+        {"ansible.builtin.copy": {"content": "{{ _harbor_generated_secrets | to_json }}", "dest": str(tmp_path / "out"), "mode": "0600"}},
+    ]
+    write_yaml(tmp_path / "play.yml", [{"hosts": "localhost", "gather_facts": False, "vars": values, "tasks": tasks}])
+    filters = f"{content.plugins_dir() / 'filter'}:{role / 'filter_plugins'}"
+    done = run_playbook("localhost,", tmp_path / "play.yml", "-c", "local", environment={"ANSIBLE_FILTER_PLUGINS": filters})
+
+    assert done.returncode == 0, done.stdout
+    secrets = {one["metadata"]["name"]: one["stringData"] for one in json.loads((tmp_path / "out").read_text(encoding="utf-8"))}
+    key, inside, account = (secrets[f"harbor-{name}"] for name in ("key", "inside", "registry-account"))
+    assert len(key["secretKey"]) == 16
+    assert len({*key.values(), *inside.values(), account["REGISTRY_PASSWD"]}) == 6
+    assert bcrypt.checkpw(account["REGISTRY_PASSWD"].encode(), account["REGISTRY_HTPASSWD"].partition(":")[2].encode())
+    assert "BEGIN RSA PRIVATE KEY" in secrets["harbor-token"]["tls.key"]

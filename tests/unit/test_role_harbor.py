@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import bcrypt
 import pytest
 import yaml
 
@@ -62,11 +61,6 @@ def test_weak_secrets_are_reported_and_not_shown() -> None:
         "a",
         "c",
     ]
-
-
-def test_password_of_the_internal_registry_is_hashed() -> None:
-    """Core authenticates with the password, the registry compares it with the hash."""
-    assert bcrypt.checkpw(b"0123456789abcdef", HARBOR.bcrypt_hash("0123456789abcdef").encode())
 
 
 def test_secret_of_the_nodes_robot_is_passed_on() -> None:

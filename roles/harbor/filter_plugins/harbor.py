@@ -1,14 +1,11 @@
 # ruff: noqa: INP001 (Ansible loads it by path)
-"""Filters of the role `harbor`: conflicts between variables, which `validate` reports too, defaults of entries, and generated secrets."""
+"""Filters of the role `harbor`: conflicts between variables, which `validate` reports too, defaults of entries, the key of tokens."""
 
 from __future__ import annotations
 
 import datetime as dt
 import re
-import secrets as entropy
 from typing import TYPE_CHECKING, Any
-
-from ansible.errors import AnsibleFilterError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -198,24 +195,6 @@ def secret_of(listed: Sequence[Mapping[str, Any]], name: str) -> str:
     return next((str(one["secret"]) for one in listed if one["name"] == name), "")
 
 
-def random_strings(items: Sequence[Any]) -> list[str]:
-    """Return a random string of 16 characters for each item."""
-    return [entropy.token_hex(8) for _ in items]
-
-
-def bcrypt_hash(password: str) -> str:
-    """Return a bcrypt hash with a random salt. ansible.builtin.password_hash needs passlib, which is not maintained.
-
-    Raises:
-        AnsibleFilterError: The package bcrypt is missing.
-    """
-    try:
-        import bcrypt  # noqa: PLC0415 - where it is missing the error has a fix
-    except ImportError as error:
-        raise AnsibleFilterError(f"{error}. Fix: install bcrypt into the Python that runs ansible-playbook") from error
-    return bcrypt.hashpw(password.encode(), bcrypt.gensalt(10)).decode()
-
-
 def token_pair(name: str) -> dict[str, str]:
     """Return a key and its certificate, PEM, with which Harbor signs tokens. The chart's own certificate expires after a year."""
     # Imported here, because `validate` loads this file too and does not need it.
@@ -247,12 +226,10 @@ class FilterModule:
     def filters(self) -> dict[str, Any]:
         """Return the filters by name."""
         return {
-            "harbor_bcrypt": bcrypt_hash,
             "harbor_findings": findings,
             "harbor_logins": logins,
             "harbor_messages": messages,
             "harbor_projects": projects,
-            "harbor_random_strings": random_strings,
             "harbor_robots": robots,
             "harbor_secret_of": secret_of,
             "harbor_token_pair": token_pair,
