@@ -49,8 +49,8 @@ def test_each_conflict_is_reported(stated: dict[str, Any], redis: bool, mounted:
     assert [rule for _, _, _, rule in CSI.findings(stated, redis, mounted)] == rules
 
 
-def nodes(ready: dict[str, bool], drivers: dict[str, list[str]]) -> list[dict[str, Any]]:
-    """Return the registered results of two k8s_info tasks."""
+def nodes(ready: dict[str, bool], drivers: dict[str, list[str]]) -> dict[str, Any]:
+    """Return the result of kube_list."""
     listed = [
         {"metadata": {"name": name}, "status": {"conditions": [{"type": "Ready", "status": str(is_ready)}]}}
         for name, is_ready in ready.items()
@@ -58,23 +58,23 @@ def nodes(ready: dict[str, bool], drivers: dict[str, list[str]]) -> list[dict[st
     of_csi = [
         {"metadata": {"name": name}, "spec": {"drivers": [{"name": one} for one in names] or None}} for name, names in drivers.items()
     ]
-    return [{"resources": listed}, {"resources": of_csi}]
+    return {"Node": listed, "CSINode": of_csi}
 
 
 def test_ready_node_without_the_driver_fails() -> None:
     """The verdict names the node. Nodes that are not ready are ignored."""
-    results = nodes({"n1": True, "n2": True, "n3": False}, {"n1": ["csi.juicefs.com"], "n2": []})
-    verdict = parse_verdict(CSI.verdicts(results, "cp1")[0])
+    found = nodes({"n1": True, "n2": True, "n3": False}, {"n1": ["csi.juicefs.com"], "n2": []})
+    verdict = parse_verdict(CSI.verdicts(found, "cp1")[0])
 
     assert (verdict.verdict, verdict.reason, verdict.found) == ("fail", "without the driver: n2", "on 1 of 2 ready nodes")
-    assert CSI.has_ready_node(results)
+    assert CSI.ready_nodes(found) == ["n1", "n2"]
 
 
-@pytest.mark.parametrize("results", [nodes({}, {}), nodes({"n1": False}, {}), [{"msg": "no answer"}, {"msg": "no answer"}], []])
-def test_driver_is_unknown_without_a_ready_node(results: list[dict[str, Any]]) -> None:
+@pytest.mark.parametrize("found", [nodes({}, {}), nodes({"n1": False}, {}), {"Node": None, "CSINode": None}, {"Node": [], "CSINode": None}])
+def test_driver_is_unknown_without_a_ready_node(found: dict[str, Any]) -> None:
     """Applies to no ready node and no answer; the run does not wait for a claim."""
-    assert [one["verdict"] for one in CSI.verdicts(results, "cp1")] == ["unknown"]
-    assert not CSI.has_ready_node(results)
+    assert [one["verdict"] for one in CSI.verdicts(found, "cp1")] == ["unknown"]
+    assert CSI.ready_nodes(found) == []
 
 
 def test_all_nodes_with_the_driver_pass() -> None:

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-import datetime as dt
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from tests.unit.kueue_rig import plugin
 from tests.unit.role_module import load_role_module
 
+load_role_module("kube_common", "kube_list")  # whose code the module uses
 effects = load_role_module("kubespray", "kubespray_effects")
-NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+filters = plugin("kubespray", "kubespray")
+
+
+def listed(**nodes: tuple[bool, str]) -> dict[str, Any]:
+    """Return the result of kube_list for Nodes that are ready or not and have a version."""
+    found = [
+        {
+            "metadata": {"name": name},
+            "status": {"conditions": [{"type": "Ready", "status": str(ready)}], "nodeInfo": {"kubeletVersion": version}},
+        }
+        for name, (ready, version) in nodes.items()
+    ]
+    return {"found": {"Node": found}, "errors": []}
 
 
 def verdict_list(records: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
@@ -21,13 +33,20 @@ def verdict_list(records: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
 
 def test_missing_and_unready_nodes_are_reported() -> None:
     """Each fails on its own host; all versions are compared."""
-    found = {"a": (True, "v1.35.4"), "b": (False, "v1.35.4"), "other": (True, "v1.35.4")}
+    found = listed(a=(True, "v1.35.4"), b=(False, "v1.35.4"), other=(True, "v1.35.4"))
 
-    assert verdict_list(effects.node_records(found, {"a": "", "b": "", "c": "c.site"}, "1.35.4")) == [
+    assert verdict_list(filters.kubespray_node_verdicts(found, {"a": "", "b": "", "c": "c.site"}, "1.35.4")) == [
         ("kubernetes.node", "b", "fail"),
         ("kubernetes.node", "c", "fail"),
         ("kubernetes.versions", "kubernetes", "pass"),
     ]
+
+
+def test_nodes_that_cannot_be_read_are_unknown() -> None:
+    """The reason is that of the API server."""
+    found = filters.kubespray_node_verdicts({"found": {"Node": None}, "errors": ["no answer"]}, {"a": ""}, "")
+
+    assert [(one["verdict"], one["reason"]) for one in found] == [("unknown", "no answer")]
 
 
 @pytest.mark.parametrize(
@@ -42,18 +61,16 @@ def test_missing_and_unready_nodes_are_reported() -> None:
 )
 def test_versions(versions: tuple[str, str], wanted: str, verdict: str) -> None:
     """All equal the version in hosts.yaml or, in an existing cluster, each other."""
-    found = {str(number): (True, version) for number, version in enumerate(versions)}
-    records = effects.node_records(found, dict.fromkeys(found, ""), wanted)
+    found = listed(a=(True, versions[0]), b=(True, versions[1]))
+    records = filters.kubespray_node_verdicts(found, {"a": "", "b": ""}, wanted)
 
     assert verdict_list(records) == [("kubernetes.node", "kubernetes", "pass"), ("kubernetes.versions", "kubernetes", verdict)]
 
 
-@pytest.mark.parametrize(("days", "verdict"), [(300, "pass"), (21, "pass"), (20, "fail"), (-1, "fail"), (None, "unknown")])
-def test_certificates(days: int | None, verdict: str) -> None:
+@pytest.mark.parametrize(("days", "verdict"), [(300.5, "pass"), (21.0, "pass"), (20.9, "fail"), (-1.0, "fail"), (None, "unknown")])
+def test_certificates(days: float | None, verdict: str) -> None:
     """Fails three weeks before expiry; unreadable is unknown."""
-    ends = None if days is None else NOW + dt.timedelta(days=days, hours=1)
-
-    assert effects.certificate_record("api", ends, NOW)["verdict"] == verdict
+    assert effects.certificate_record("api", days)["verdict"] == verdict
 
 
 @pytest.mark.parametrize(("status", "verdict"), [(200, "pass"), (500, "fail"), (0, "unknown")])
@@ -62,47 +79,48 @@ def test_etcd(status: int, verdict: str) -> None:
     assert effects.etcd_record(status, "said")["verdict"] == verdict
 
 
-class Core:
-    """An API that returns one pod phase after another."""
+class Cluster:
+    """A cluster that returns one pod phase after another, and rejects the pod if there is none."""
 
     def __init__(self, *phases: str, waiting: str = "", why: str = "") -> None:
         """Store the phases."""
-        self.phases, self.waiting, self.why, self.removed = list(phases), waiting, why, False
+        self.phases, self.waiting, self.why, self.dry_run = list(phases), waiting, why, False
+        self.removed: list[str] = []
 
-    def create_namespaced_pod(self, *_: Any, **__: Any) -> None:
+    def apply(self, _: dict[str, Any]) -> None:
         """Accept or reject the pod."""
         if not self.phases:
-            raise OSError("no room")
+            raise effects.RefusedError("no room")
 
-    def read_namespaced_pod(self, *_: Any, **__: Any) -> Any:
-        """Return the next phase."""
-        state = SimpleNamespace(waiting=SimpleNamespace(reason=self.waiting, message="not there")) if self.waiting else None
-        phase = self.phases.pop(0) if len(self.phases) > 1 else self.phases[0]
-        return SimpleNamespace(
-            status=SimpleNamespace(phase=phase, reason=self.why, conditions=[], container_statuses=[SimpleNamespace(state=state)])
-        )
+    def live(self, pod: dict[str, Any]) -> dict[str, Any]:
+        """Return the pod with the next phase."""
+        waiting = {"reason": self.waiting, "message": "not there"} if self.waiting else {}
+        containers = [{"name": "resolve", "state": {"waiting": waiting}}]
+        phase = self.phases.pop(0) if len(self.phases) > 1 else "".join(self.phases)
+        return {**pod, "status": {"phase": phase, "reason": self.why, "containerStatuses": containers}}
 
-    def delete_namespaced_pod(self, *_: Any, **__: Any) -> None:
+    def delete(self, pod: dict[str, Any]) -> None:
         """Record the deletion."""
-        self.removed = True
+        self.removed.append(pod["kind"])
 
 
 @pytest.mark.parametrize(
-    ("core", "verdict", "reason"),
+    ("cluster", "verdict", "reason"),
     [
-        (Core("Pending", "Running", "Succeeded"), "pass", ""),
-        (Core("Running", "Failed"), "fail", ""),
-        (Core("Pending", waiting="ImagePullBackOff"), "unknown", "ImagePullBackOff: not there"),
-        (Core("Failed", why="DeadlineExceeded", waiting="ErrImagePull"), "unknown", "ErrImagePull: not there"),
-        (Core(), "unknown", "the API rejected the pod: no room"),
+        (Cluster("Pending", "Running", "Succeeded"), "pass", ""),
+        (Cluster("Running", "Failed"), "fail", ""),
+        (Cluster("Pending"), "unknown", "it did not end within 1 s (Pending)"),
+        (Cluster("Pending", waiting="ImagePullBackOff"), "unknown", "resolve: ImagePullBackOff not there"),
+        (Cluster("Failed", why="DeadlineExceeded", waiting="ErrImagePull"), "unknown", "resolve: ErrImagePull not there"),
+        (Cluster(), "unknown", "no room"),
     ],
 )
-def test_the_pod(core: Core, verdict: str, reason: str) -> None:
+def test_the_pod(cluster: Cluster, verdict: str, reason: str) -> None:
     """An unresolved name fails; an unavailable image is unknown. The pod is always removed."""
-    got = effects.run_pod(core, "busybox", 1, (OSError,), sleep=lambda _: None)
+    got = effects.run_pod(cluster, "busybox", 1, sleep=lambda _: None)
 
     assert (got["verdict"], got.get("reason", "")) == (verdict, reason)
-    assert core.removed
+    assert cluster.removed == ["Pod"]
 
 
 def test_pod_has_minimal_rights() -> None:

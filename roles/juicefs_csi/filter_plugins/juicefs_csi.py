@@ -96,64 +96,29 @@ def _volume(values: Mapping[str, Any]) -> Iterator[Finding]:
             yield "juicefs_csi_mount_options", what, f"write {option.lstrip('-')}", "juicefs-csi-option"
 
 
-def _nodes(results: Sequence[Mapping[str, Any]]) -> tuple[dict[str, bool], dict[str, list[str]]] | None:
-    """Return whether each node is ready, and the drivers of each; None if the API server did not answer."""
-    if len(results) != 2 or any(not isinstance(one.get("resources"), list) for one in results):
-        return None
-    ready = {
-        node["metadata"]["name"]: any(
-            one.get("type") == "Ready" and one.get("status") == "True" for one in (node.get("status") or {}).get("conditions") or ()
-        )
-        for node in results[0]["resources"]
-    }
-    drivers = {
-        node["metadata"]["name"]: [one["name"] for one in (node.get("spec") or {}).get("drivers") or ()] for node in results[1]["resources"]
-    }
-    return ready, drivers
+def ready_nodes(found: Mapping[str, Any]) -> list[str]:
+    """Return the names of the ready nodes; `found` is the result of kube_list, with None for a kind that could not be read."""
+    return sorted(
+        node["metadata"]["name"] for node in found["Node"] or () if any(one["status"] == "True" for one in node["status"]["conditions"])
+    )
 
 
-def has_ready_node(results: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether any node is ready, so that a claim can be bound."""
-    known = _nodes(results)
-    return known is not None and any(known[0].values())
-
-
-def verdicts(results: Sequence[Mapping[str, Any]], host: str) -> list[dict[str, Any]]:
+def verdicts(found: Mapping[str, Any], host: str) -> list[dict[str, Any]]:
     """Return the verdict on the driver of ready nodes; without a ready node it is unknown."""
-    record = {
-        "check": "juicefs_csi.nodes",
-        "host": host,
-        "expected": f"{DRIVER} on every ready node",
-        "found": "",
-        "unit": "",
-        "source": "docs/kubernetes-services.md",
-        "reason": "",
-        "fix": "",
-        "device": "",
-        "serial": "",
-        "started": 0.0,
-        "seconds": 0.0,
-        "schema": "primus.verdict/1",
-    }
-    known = _nodes(results)
-    if known is None:
+    record = {"check": "juicefs_csi.nodes", "host": host, "expected": f"{DRIVER} on every ready node"}
+    if found["Node"] is None or found["CSINode"] is None:
         return [{**record, "verdict": "unknown", "reason": "the API server did not return its nodes", "fix": "kubectl get nodes,csinodes"}]
-    ready = sorted(name for name, is_ready in known[0].items() if is_ready)
-    without = [name for name in ready if DRIVER not in known[1].get(name, [])]
-    found = {**record, "found": f"on {len(ready) - len(without)} of {len(ready)} ready nodes"}
+    ready = ready_nodes(found)
+    served = {one["metadata"]["name"] for one in found["CSINode"] if DRIVER in [it["name"] for it in one["spec"].get("drivers") or ()]}
+    without = [name for name in ready if name not in served]
+    record["found"] = f"on {len(ready) - len(without)} of {len(ready)} ready nodes"
     if not ready:
-        return [{**found, "verdict": "unknown", "reason": "no node is ready, so no driver can run", "fix": "kubectl get nodes"}]
+        return [{**record, "verdict": "unknown", "reason": "no node is ready, so no driver can run", "fix": "kubectl get nodes"}]
     if without:
         reason = f"without the driver: {', '.join(without[:5])}" + (f" and {len(without) - 5} more" if len(without) > 5 else "")
-        return [
-            {
-                **found,
-                "verdict": "fail",
-                "reason": reason,
-                "fix": "kubectl -n kube-system describe pods -l app.kubernetes.io/name=juicefs-csi-driver",
-            }
-        ]
-    return [{**found, "verdict": "pass"}]
+        fix = "kubectl -n kube-system describe pods -l app.kubernetes.io/name=juicefs-csi-driver"
+        return [{**record, "verdict": "fail", "reason": reason, "fix": fix}]
+    return [{**record, "verdict": "pass"}]
 
 
 class FilterModule:
@@ -163,8 +128,8 @@ class FilterModule:
         """Return the filters by name."""
         return {
             "juicefs_csi_findings": findings,
-            "juicefs_csi_has_ready_node": has_ready_node,
             "juicefs_csi_messages": messages,
             "juicefs_csi_meta_url": meta_url,
+            "juicefs_csi_ready_nodes": ready_nodes,
             "juicefs_csi_verdicts": verdicts,
         }

@@ -2,7 +2,7 @@
 """List the objects of several kinds: the Ansible module `kube_list`. It changes nothing and never fails: an unreadable kind is None.
 
 Own module: `kubernetes.core.k8s_info` reads one kind per task, without pages, and returns whole Nodes. Here a Node has only name, labels,
-allocatable resources and its Ready condition, since images and managed fields of 12,500 Nodes would be most of the result.
+allocatable resources, version and its Ready condition, since images and managed fields of 12,500 Nodes would be most of the result.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.kube_client import ReachError, api_client, ask, dynamic_client, reason_of, resource_of
+from ansible.module_utils.kube_client import ReachError, api_client, dynamic_client, reason_of, resource_of
+from ansible.module_utils.kube_discovery import Kind, list_objects
 from kubernetes.client.exceptions import ApiException
 from kubernetes.dynamic.exceptions import DynamicApiError
 from urllib3.exceptions import HTTPError
@@ -18,33 +19,27 @@ from urllib3.exceptions import HTTPError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-PAGE = 500
-
 
 def slim(one: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an object without managed fields; of a Node only name, labels, allocatable resources and the Ready condition."""
+    """Return an object without managed fields; of a Node only name, labels, allocatable resources, version, Ready condition."""
     metadata = {key: value for key, value in one["metadata"].items() if key != "managedFields"}
     if one["kind"] != "Node":
         return {**one, "metadata": metadata}
     status = one.get("status") or {}
     ready = [state for state in status.get("conditions") or () if state["type"] == "Ready"]
     name_and_labels = {key: metadata.get(key) for key in ("name", "labels")}
-    return {"kind": "Node", "metadata": name_and_labels, "status": {"allocatable": status.get("allocatable") or {}, "conditions": ready}}
+    version = {"kubeletVersion": (status.get("nodeInfo") or {}).get("kubeletVersion") or ""}
+    kept = {"allocatable": status.get("allocatable") or {}, "conditions": ready, "nodeInfo": version}
+    return {"kind": "Node", "metadata": name_and_labels, "status": kept}
 
 
 def listed(api: Any, kinds: Any, wanted: Mapping[str, str]) -> list[dict[str, Any]]:
     """Return every object of a kind; an empty list if the server does not have the kind."""
-    kind = resource_of(kinds, wanted["api_version"], wanted["kind"])
-    if kind is None:
+    found = resource_of(kinds, wanted["api_version"], wanted["kind"])
+    if found is None:
         return []
-    found: list[dict[str, Any]] = []
-    query = {"limit": str(PAGE), **({"labelSelector": wanted["labels"]} if wanted.get("labels") else {})}
-    while True:
-        answer = ask(api, kind.path(), **query)
-        found += [slim({"apiVersion": wanted["api_version"], "kind": wanted["kind"], **one}) for one in answer["items"]]
-        query["continue"] = answer["metadata"].get("continue") or ""
-        if not query["continue"]:
-            return found
+    kind = Kind(found.group, found.api_version, found.kind, found.name, found.namespaced)
+    return [slim(one) for one in list_objects(api, kind, labels=wanted.get("labels") or "")]
 
 
 def main() -> None:

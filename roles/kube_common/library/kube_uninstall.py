@@ -285,9 +285,8 @@ def _names(objects: list[dict[str, Any]]) -> str:
 
 def verdict(host: str, what: str, why: str, fix: str) -> dict[str, Any]:
     """Return the verdict record of something that the reset kept."""
-    fixed = {"serial": "", "unit": "", "source": "docs/reset.md", "started": time.time(), "seconds": 0.0, "schema": "primus.verdict/1"}
-    result = {"verdict": "skipped", "expected": "as before", "found": what, "reason": f"{what}: {why}", "fix": fix}
-    return {"check": "reset.kept", "device": what, "host": host, **result, **fixed}
+    record = {"check": "reset.kept", "host": host, "device": what, "source": "docs/reset.md", "started": time.time()}
+    return {**record, "verdict": "skipped", "expected": "as before", "found": what, "reason": f"{what}: {why}", "fix": fix}
 
 
 def main() -> None:

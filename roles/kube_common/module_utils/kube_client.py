@@ -69,8 +69,17 @@ def days_left(user: dict[str, Any], folder: Path, now: dt.datetime) -> float | N
         elif user.get("client-certificate"):
             pem = (folder / user["client-certificate"]).read_bytes()
         if pem:
-            return (x509.load_pem_x509_certificate(pem).not_valid_after_utc - now).total_seconds() / 86400
+            return days_valid(pem, now)
     return None
+
+
+def days_valid(pem: bytes, now: dt.datetime) -> float:
+    """Return for how many days a certificate is still valid.
+
+    Raises:
+        ValueError: It cannot be read.
+    """
+    return float((x509.load_pem_x509_certificate(pem).not_valid_after_utc - now).total_seconds() / 86400)
 
 
 def api_client(path: str) -> client.ApiClient:
@@ -99,7 +108,12 @@ def api_client(path: str) -> client.ApiClient:
 
 
 def ask(api: client.ApiClient, path: str, method: str = "GET", body: Any = None, **query: Any) -> Any:
-    """Send one request and return the server's response as data.
+    """Send one request and return the server's response as data; `ask_text` raises the same errors."""
+    return json.loads(ask_text(api, path, method, body, **query))
+
+
+def ask_text(api: client.ApiClient, path: str, method: str = "GET", body: Any = None, **query: Any) -> str:
+    """Send one request and return the server's response.
 
     Raises:
         ReachError: The server does not answer, or does not accept the user.
@@ -117,7 +131,7 @@ def ask(api: client.ApiClient, path: str, method: str = "GET", body: Any = None,
     except HTTPError as error:
         raise ReachError(f"the API server {api.primus_server} does not answer: {_short(error)}. Fix: check that it runs and that this "
                          "machine can reach it; the address is in the kubeconfig") from None  # fmt: skip
-    return json.loads(response.data)
+    return str(response.data.decode())
 
 
 def _short(error: BaseException) -> str:

@@ -52,6 +52,39 @@ def kubespray_join_patches(found: Iterable[Mapping[str, Any]], addresses: Sequen
     return patches
 
 
+def kubespray_node_verdicts(listed: Mapping[str, Any], nodes: Mapping[str, str], version: str) -> list[dict[str, Any]]:
+    """Return a verdict for each node that is not Ready, or one for all nodes, and one for their versions.
+
+    Args:
+        listed: The result of kube_list for the kind Node.
+        nodes: Host -> Node name; empty if they are the same.
+        version: The version that all should have; empty = any, but all the same.
+    """
+    if listed["found"]["Node"] is None:
+        return [_verdict("node", "unknown", expected="Ready", reason="; ".join(listed["errors"]))]
+    ready = {
+        one["metadata"]["name"]: any(state["status"] == "True" for state in one["status"]["conditions"]) for one in listed["found"]["Node"]
+    }
+    bad = []
+    for host, name in ((host, name or host) for host, name in nodes.items()):
+        if name not in ready:
+            fix = "primus-bootstrap apply --phase kubernetes"
+            bad.append(_verdict("node", "fail", host=host, expected="a Ready node", found="no node", fix=fix))
+        elif not ready[name]:
+            fix = f"kubectl describe node {name}; on it: journalctl -u kubelet -n 50"
+            bad.append(_verdict("node", "fail", host=host, expected="Ready", found="not Ready", fix=fix))
+    passed = [] if bad else [_verdict("node", "pass", expected="Ready", found=f"{sum(ready.values())} nodes are Ready")]
+    versions = sorted({one["status"]["nodeInfo"]["kubeletVersion"].removeprefix("v") for one in listed["found"]["Node"]})
+    equal = versions == [version] if version else len(versions) == 1
+    fix = "" if equal else f"primus-bootstrap upgrade kubernetes hosts.yaml {version or 'VERSION'}, which continues an interrupted upgrade"
+    words = {"expected": version or "one version", "found": ", ".join(versions) or "no node", "fix": fix}
+    return [*bad, *passed, _verdict("versions", "pass" if equal else "fail", **words)]
+
+
+def _verdict(check: str, verdict: str, *, host: str = "kubernetes", **words: str) -> dict[str, Any]:
+    return {"check": f"kubernetes.{check}", "host": host, "verdict": verdict, "source": "roles/kubespray/meta/argument_specs.yml", **words}
+
+
 def _endpoint(text: str, addresses: Sequence[str]) -> str:
     """Return kubeadm's ClusterConfiguration with this controlPlaneEndpoint; empty if it is correct or has a host name."""
     config = yaml.safe_load(text) or {}
@@ -79,4 +112,4 @@ class FilterModule:
 
     def filters(self) -> dict[str, Callable[..., Any]]:
         """Return them by name."""
-        return {one.__name__: one for one in (kubespray_cluster_info, kubespray_own_api, kubespray_join_patches)}
+        return {one.__name__: one for one in (kubespray_cluster_info, kubespray_own_api, kubespray_join_patches, kubespray_node_verdicts)}
