@@ -1,1 +1,1 @@
-"""`primus-bootstrap`: one module a group of verbs; the only place that prints, prompts or exits."""
+"""`primus-bootstrap`: one module for each group of verbs. On the controller only this package prints, prompts and exits."""

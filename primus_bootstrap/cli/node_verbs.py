@@ -53,7 +53,7 @@ Variables = Annotated[
 ]
 Force = Annotated[bool, typer.Option("--force", help="Do not wait for running jobs; Slurm runs them again on other hosts.")]
 Wait = Annotated[int | None, typer.Option("--wait", min=0, help="Seconds to wait for running jobs.", metavar="SECONDS")]
-Dead = Annotated[bool, typer.Option("--dead", help="The host is gone for good: stop nothing on it; its jobs run again on other hosts.")]
+Dead = Annotated[bool, typer.Option("--dead", help="The host will not come back: stop nothing on it; its jobs run again on other hosts.")]
 HostKey = Annotated[str, typer.Option("--host-key", help="The new public host key of a reinstalled host.", metavar="KEY")]
 
 

@@ -215,7 +215,7 @@ def cancel(
     new = f" by a new watcher on {client.answering}, because its own does not run" if before.stale else ""
     requested = f"requested cancellation of {job}{new}; see: {_command('status', path, job)}"
     message = f"nothing to do: {job} is already {before.phase}" if before.ended else requested
-    _print_result(message, {"id": job, "phase": before.phase, "asked": not before.ended}, as_json=as_json)
+    _print_result(message, {"id": job, "phase": before.phase, "requested": not before.ended}, as_json=as_json)
 
 
 @app.command()
@@ -239,7 +239,7 @@ def resume(
         client.run(client.commands.resume(job), job)
     resumed = f"resumed {job}, watched by {client.answering}; see: {_command('status', path, job)}"
     message = f"nothing to do: {job} is done" if before.phase == DONE else resumed
-    _print_result(message, {"id": job, "phase": before.phase, "asked": before.phase != DONE}, as_json=as_json)
+    _print_result(message, {"id": job, "phase": before.phase, "requested": before.phase != DONE}, as_json=as_json)
 
 
 class _WatcherClient:

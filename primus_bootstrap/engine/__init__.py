@@ -1,1 +1,1 @@
-"""Plan, run, watch, report: the only sub-package that starts Ansible."""
+"""Plan, run, watch, report. Only this package imports ansible_runner."""

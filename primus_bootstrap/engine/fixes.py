@@ -27,7 +27,7 @@ _KNOWN: tuple[tuple[str, str], ...] = (
         r"timed out|No route to host|Network is unreachable|Connection closed|Connection reset|Broken pipe|connection broke",
         (
             "check that {host} is up and reachable, then apply again; "
-            "if it is gone for good: primus-bootstrap node remove hosts.yaml {host} --dead"
+            "if it will not come back: primus-bootstrap node remove hosts.yaml {host} --dead"
         ),
     ),
     (

@@ -1,7 +1,7 @@
-"""Kills the remaining processes of a job if its supervisor (`shim.py`) was killed, for example by the kernel's OOM killer.
+"""Kills the remaining processes of an Ansible run if its supervisor (`shim.py`) was killed, for example by the kernel's OOM killer.
 
 Ansible's main process dies with the supervisor, but its workers have their own sessions. This process therefore adopts
-orphaned descendants while a job runs (PR_SET_CHILD_SUBREAPER), and kills those of the job afterwards.
+orphaned descendants while Ansible runs (PR_SET_CHILD_SUBREAPER), and kills those of the run afterwards.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _LIMIT_S = 20.0
 
 @contextlib.contextmanager
 def adopting(mark: str, lock: Path) -> Iterator[None]:
-    """Adopt orphaned processes during a `with` block; afterwards kill those of the job and wait for their end.
+    """Adopt orphaned processes during a `with` block; afterwards kill those of the run and wait for their end.
 
-    A descendant of this process belongs to the job if its environment contains `mark`, if it has `lock` open, or if it
+    A descendant of this process belongs to the run if its environment contains `mark`, if it has `lock` open, or if it
     descends from such a process.
     """
     with adopting_orphans():
@@ -38,7 +38,7 @@ def adopting(mark: str, lock: Path) -> Iterator[None]:
 def _end_all(mark: bytes, lock: Path) -> None:
     deadline = time.monotonic() + _LIMIT_S
     killed: set[int] = set()
-    while (alive := _job_processes(mark, lock) | _uncollected(killed)) and time.monotonic() < deadline:
+    while (alive := _run_processes(mark, lock) | _uncollected(killed)) and time.monotonic() < deadline:
         send_signal(alive, signal.SIGKILL)
         killed |= alive
         time.sleep(0.02)
@@ -56,8 +56,8 @@ def _uncollected(killed: set[int]) -> set[int]:
     return waiting
 
 
-def _job_processes(mark: bytes, lock: Path) -> set[int]:
-    """Return the living processes of the job."""
+def _run_processes(mark: bytes, lock: Path) -> set[int]:
+    """Return the living processes of the run."""
     pids: set[int] = set()
     for pid in descendants(os.getpid()):
         if pid not in pids and (_is_marked(pid, mark) or _has_open(pid, lock)):

@@ -29,7 +29,7 @@ from primus_bootstrap.engine.journal import Journal
 from primus_bootstrap.engine.lock import GRACE_S, HeldLock, children_lock, cluster_lock
 from primus_bootstrap.engine.playbooks import load_plays
 from primus_bootstrap.engine.report import Tally, report_text
-from primus_bootstrap.engine.runner import AnsibleRunner, Job, last_error
+from primus_bootstrap.engine.runner import AnsibleProcess, AnsibleRunner, last_error
 from primus_bootstrap.engine.ssh import known_hosts_path, ssh_name
 from primus_bootstrap.engine.state_folder import RunFolder, jobs_dir, new_run_id, runs_dir, state_errors
 from primus_bootstrap.engine.translate import Translator
@@ -203,20 +203,20 @@ class _RunSession:
 
         try:
             with self._state_errors():
-                job = self._job(process, [step for _, step in steps], private, unread)
+                ansible = self._ansible_process(process, [step for _, step in steps], private, unread)
             self.ansible_started = True
             self._emit(Preparing(_STARTING if process == 1 else _CONTINUING, time.time()))
-            status = self.runner.run(job, read, self.cancel)
+            status = self.runner.run(ansible, read, self.cancel)
         finally:
             shutil.rmtree(private, ignore_errors=True)
             with contextlib.suppress(OSError):
                 self.folder.private_note.unlink()
         for event in translator.abandon():
             self._emit(event)
-        problem = "" if translator.ended or self.cancel.is_set() else self._with_user_paths(_exit_reason(status, job.artifacts_dir))
+        problem = "" if translator.ended or self.cancel.is_set() else self._with_user_paths(_exit_reason(status, ansible.artifacts_dir))
         return problem, translator.stopped_at
 
-    def _job(self, process: int, steps: Sequence[Step], private: Path, unread: list[Path]) -> Job:
+    def _ansible_process(self, process: int, steps: Sequence[Step], private: Path, unread: list[Path]) -> AnsibleProcess:
         site = self.folder.path / f"site-{process}.yml"
         imports = [{"name": step.phase, "import_playbook": str(content.playbooks_dir() / step.playbook)} for step in steps]
         site.write_text(yaml.safe_dump(imports, sort_keys=False, explicit_start=True), encoding="utf-8")
@@ -225,7 +225,7 @@ class _RunSession:
         known_hosts = known_hosts_path(self.cluster)
         if self.conflicts:
             known_hosts = without_hosts(self.cluster, self.conflicts, private / "known_hosts")
-        return Job(
+        return AnsibleProcess(
             executable=Path(sys.executable).with_name("ansible-playbook"),
             environment=ansible_environment(known_hosts, private) | {"PRIMUS_LINES": str(artifacts / "lines.jsonl")},
             working_dir=self.folder.path,

@@ -39,7 +39,7 @@ _NESTED_POLL_S = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class AnsibleProcess:
     """One Ansible process.
 
     `executable` is the path of `ansible-playbook`. `arguments` excludes inventory, limit and playbook, and contains no secret.
@@ -61,12 +61,12 @@ class Job:
 
 
 class Runner(Protocol):
-    """Runs one job."""
+    """Runs one Ansible process."""
 
-    def run(self, job: Job, on_event: Callable[[RawEvent], None], cancel: threading.Event) -> int:
-        """Run the job, pass on each event, and stop when `cancel` is set; return the exit code, or 128 + signal number.
+    def run(self, process: AnsibleProcess, on_event: Callable[[RawEvent], None], cancel: threading.Event) -> int:
+        """Run Ansible, pass on each event, and stop when `cancel` is set; return the exit code, or 128 + signal number.
 
-        No process of the job is alive afterwards.
+        No process that it started is alive afterwards.
         """
 
 
@@ -75,41 +75,43 @@ class AnsibleRunner:
 
     grace_s = 10.0
 
-    def run(self, job: Job, on_event: Callable[[RawEvent], None], cancel: threading.Event) -> int:
+    def run(self, process: AnsibleProcess, on_event: Callable[[RawEvent], None], cancel: threading.Event) -> int:
         """See `Runner.run`."""
-        config = self._config(job)
+        config = self._config(process)
         errors: list[BaseException] = []
         ended = threading.Event()
-        pid_file = job.private_dir / shim.PID_FILE
+        pid_file = process.private_dir / shim.PID_FILE
         stopper = threading.Thread(target=_stop_on_demand, args=(pid_file, (cancel, errors), ended), daemon=True)
         stopper.start()
         handle = _event_handler(on_event, errors)
-        nested = NestedEventReader(job.lines, handle)
+        nested = NestedEventReader(process.lines, handle)
         try:
             runner = _AnsibleRunner(config, event_handler=nested.before(handle), cancel_callback=nested.read)
-            local_temp = f"ANSIBLE_LOCAL_TEMP={job.environment['ANSIBLE_LOCAL_TEMP']}"
-            with adopting(local_temp, job.lock), state_errors(RunError, job.artifacts_dir):
+            local_temp = f"ANSIBLE_LOCAL_TEMP={process.environment['ANSIBLE_LOCAL_TEMP']}"
+            with adopting(local_temp, process.lock), state_errors(RunError, process.artifacts_dir):
                 runner.run()
             nested.read()
         finally:
             ended.set()
             stopper.join()
-            _clean(job)
+            _clean(process)
         if errors:
             raise errors[0]
         return int(runner.rc if runner.rc is not None else 128 + signal.SIGKILL)  # None: the supervisor itself was killed
 
-    def _config(self, job: Job) -> Any:
+    def _config(self, process: AnsibleProcess) -> Any:
         config = RunnerConfig(
-            private_data_dir=str(job.private_dir),
-            artifact_dir=str(job.artifacts_dir.parent),
-            ident=job.artifacts_dir.name,
-            project_dir=str(job.working_dir),
+            private_data_dir=str(process.private_dir),
+            artifact_dir=str(process.artifacts_dir.parent),
+            ident=process.artifacts_dir.name,
+            project_dir=str(process.working_dir),
             binary=sys.executable,
-            inventory=str(job.inventory),
-            limit=job.limit or None,
-            cmdline=shlex.join(["-I", str(Path(shim.__file__).resolve()), str(job.executable), str(job.playbook), *job.arguments]),
-            envvars=dict(job.environment) | {"PRIMUS_SHIM": self._settings(job)},
+            inventory=str(process.inventory),
+            limit=process.limit or None,
+            cmdline=shlex.join(
+                ["-I", str(Path(shim.__file__).resolve()), str(process.executable), str(process.playbook), *process.arguments]
+            ),
+            envvars=dict(process.environment) | {"PRIMUS_SHIM": self._settings(process)},
             passwords=dict(_EVERY_LINE),
             fact_cache_type="memory",
             quiet=True,
@@ -119,13 +121,13 @@ class AnsibleRunner:
         config.prepare()
         return config
 
-    def _settings(self, job: Job) -> str:
+    def _settings(self, process: AnsibleProcess) -> str:
         """Return the settings of the supervisor as JSON."""
         settings = {
             "parent": os.getpid(),
-            "lock": str(job.lock),
-            "private": str(job.private_dir),
-            "leftovers": [str(path) for path in _leftovers(job)],
+            "lock": str(process.lock),
+            "private": str(process.private_dir),
+            "leftovers": [str(path) for path in _leftovers(process)],
             "grace_s": self.grace_s,
         }
         return json.dumps(settings)
@@ -207,18 +209,18 @@ def _stop_on_demand(pid_file: Path, reasons: tuple[threading.Event, list[BaseExc
             return
 
 
-def _leftovers(job: Job) -> tuple[Path, Path, Path]:
-    """Return the files with possible secrets that a job leaves: events, the command, and the nested events."""
-    events, command = (job.artifacts_dir / name for name in RUNNER_LEFTOVERS)
-    return events, command, job.lines
+def _leftovers(process: AnsibleProcess) -> tuple[Path, Path, Path]:
+    """Return the files with possible secrets that Ansible leaves: events, the command, and the nested events."""
+    events, command = (process.artifacts_dir / name for name in RUNNER_LEFTOVERS)
+    return events, command, process.lines
 
 
-def _clean(job: Job) -> None:
-    events, command, lines = _leftovers(job)
+def _clean(process: AnsibleProcess) -> None:
+    events, command, lines = _leftovers(process)
     shutil.rmtree(events, ignore_errors=True)
     command.unlink(missing_ok=True)
     lines.unlink(missing_ok=True)
-    shutil.rmtree(job.private_dir, ignore_errors=True)
+    shutil.rmtree(process.private_dir, ignore_errors=True)
 
 
 def last_error(artifacts_dir: Path) -> str:

@@ -271,15 +271,15 @@ def test_cancel_requests_once_and_never_for_an_ended_job(cli: Cli, job: folders.
     """The request is a file in the job's folder. For an ended job nothing is done, and the exit code is 0."""
     set_state(job, phase="running")
     first = cli("cancel", ID, "--json")
-    asked = job.requests()
+    requests = job.requests()
     job.remove_request("cancel")
     set_state(job, phase="cancelled")
     second = cli("cancel", ID)
 
     assert (first.returncode, second.returncode) == (0, 0)
-    assert sorted(asked) == ["cancel"]
+    assert sorted(requests) == ["cancel"]
     assert sorted(job.requests()) == []
-    assert json.loads(first.stdout)["asked"] is True
+    assert json.loads(first.stdout)["requested"] is True
     assert "nothing to do" in second.stdout
 
 

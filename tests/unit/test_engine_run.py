@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from primus_bootstrap.engine.report import Report
-    from primus_bootstrap.engine.runner import Job, RawEvent
+    from primus_bootstrap.engine.runner import AnsibleProcess, RawEvent
     from primus_bootstrap.inventory.cluster import Cluster
 
 EVENTS = Path(__file__).parents[1] / "data" / "events"
@@ -40,16 +40,16 @@ PLAY = "---\n- name: Play\n  hosts: gpu_node\n  tasks: []\n"
 
 @dataclass
 class FakeRunner:
-    """Replays one recording per process, cut to `length` events, and stores its jobs."""
+    """Replays one recording per process, cut to `length` events, and stores the processes."""
 
     recordings: Sequence[str]
     length: int | None = None
-    jobs: list[Job] = field(default_factory=list)
+    processes: list[AnsibleProcess] = field(default_factory=list)
 
-    def run(self, job: Job, on_event: Callable[[RawEvent], None], cancel: threading.Event) -> int:
+    def run(self, process: AnsibleProcess, on_event: Callable[[RawEvent], None], cancel: threading.Event) -> int:
         """See `Runner.run`."""
-        name = self.recordings[len(self.jobs)]
-        self.jobs.append(job)
+        name = self.recordings[len(self.processes)]
+        self.processes.append(process)
         for raw in json.loads((EVENTS / f"{name}.json").read_text(encoding="utf-8"))[: self.length]:
             if not cancel.is_set():
                 on_event(raw)
@@ -142,7 +142,7 @@ def test_a_missing_recap_is_a_failure(cluster: Cluster) -> None:
 
 
 def test_one_process_runs_all_phases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The job imports the plan's playbooks by absolute path, checks host keys, and has a limit only if the run has one."""
+    """The process imports the plan's playbooks by absolute path, checks host keys, and has a limit only if the run has one."""
     playbooks = write_playbooks(tmp_path, {"baseline": PLAY + PLAY[4:], "empty": PLAY.replace("gpu_node", "redis"), "gpu": PLAY + PLAY[4:]})
     monkeypatch.setattr(content, "playbooks_dir", lambda: playbooks)
     monkeypatch.setenv("https_proxy", "http://proxy.example:3128")
@@ -151,17 +151,17 @@ def test_one_process_runs_all_phases(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     run(cluster, runner, Options(check=True, forks=7, extra_vars=("a=b",)))
 
-    (job,) = runner.jobs
-    assert [line for line in job.playbook.read_text(encoding="utf-8").splitlines() if "import" in line] == [
+    (process,) = runner.processes
+    assert [line for line in process.playbook.read_text(encoding="utf-8").splitlines() if "import" in line] == [
         f"  import_playbook: {playbooks}/baseline.yml",
         f"  import_playbook: {playbooks}/gpu.yml",
     ]
-    assert (job.limit, job.arguments[2:]) == ("", ("--check", "--diff", "--forks", "7"))
-    assert job.environment["ANSIBLE_HOST_KEY_CHECKING"] == "True"
-    assert job.environment["ANSIBLE_INVENTORY_ENABLED"] == "primus_snapshot"
-    assert job.environment["https_proxy"] == "http://proxy.example:3128"
-    assert job.environment["ANSIBLE_SSH_ARGS"].startswith("-o 'UserKnownHostsFile=")
-    assert "StrictHostKeyChecking=yes" in job.environment["ANSIBLE_SSH_ARGS"]
+    assert (process.limit, process.arguments[2:]) == ("", ("--check", "--diff", "--forks", "7"))
+    assert process.environment["ANSIBLE_HOST_KEY_CHECKING"] == "True"
+    assert process.environment["ANSIBLE_INVENTORY_ENABLED"] == "primus_snapshot"
+    assert process.environment["https_proxy"] == "http://proxy.example:3128"
+    assert process.environment["ANSIBLE_SSH_ARGS"].startswith("-o 'UserKnownHostsFile=")
+    assert "StrictHostKeyChecking=yes" in process.environment["ANSIBLE_SSH_ARGS"]
 
 
 def test_a_limited_run_passes_its_hosts_in_a_file(cluster: Cluster) -> None:
@@ -170,8 +170,8 @@ def test_a_limited_run_passes_its_hosts_in_a_file(cluster: Cluster) -> None:
 
     run(cluster, runner, Options(limited=True), limit="c,a")
 
-    assert runner.jobs[0].limit.startswith("@")
-    assert Path(runner.jobs[0].limit[1:]).read_text(encoding="utf-8") == "a\nc\n"
+    assert runner.processes[0].limit.startswith("@")
+    assert Path(runner.processes[0].limit[1:]).read_text(encoding="utf-8") == "a\nc\n"
 
 
 def test_a_cancelled_run_starts_no_further_process(cluster: Cluster) -> None:
@@ -183,7 +183,7 @@ def test_a_cancelled_run_starts_no_further_process(cluster: Cluster) -> None:
 
     report = apply_plan(cluster, make_plan(cluster), Options(), on_event=events.append, cancel=cancel, runner=runner)
 
-    assert (report.exit_code, runner.jobs, {host.result for host in report.hosts}) == (130, [], {"not_reached"})
+    assert (report.exit_code, runner.processes, {host.result for host in report.hosts}) == (130, [], {"not_reached"})
     assert isinstance(events[-1], RunFinished)
 
 
@@ -203,8 +203,8 @@ def test_a_failed_write_leaves_no_partial_report(cluster: Cluster, monkeypatch: 
         raise OSError(errno.ENOSPC, "No space left on device")
 
     class Filling(FakeRunner):
-        def run(self, job: Job, on_event: Callable[[RawEvent], None], cancel: threading.Event) -> int:
-            status = super().run(job, on_event, cancel)
+        def run(self, process: AnsibleProcess, on_event: Callable[[RawEvent], None], cancel: threading.Event) -> int:
+            status = super().run(process, on_event, cancel)
             monkeypatch.setattr(
                 "primus_bootstrap.core.atomic_files.os.fsync",
                 lambda number: full(number) if name(number).startswith(".report.json") else None,
@@ -227,13 +227,13 @@ def test_a_full_disk_during_the_run_is_a_run_error(cluster: Cluster) -> None:
     """The journal cannot be written (ENOSPC): exit code 4, the path, and a fix."""
 
     class Filling(FakeRunner):
-        def run(self, job: Job, on_event: Callable[[RawEvent], None], cancel: threading.Event) -> int:
+        def run(self, process: AnsibleProcess, on_event: Callable[[RawEvent], None], cancel: threading.Event) -> int:
             full = os.open("/dev/full", os.O_WRONLY)
             for entry in Path("/proc/self/fd").iterdir():
                 if entry.exists() and entry.readlink().name == "journal.jsonl":
                     os.dup2(full, int(entry.name))
             os.close(full)
-            return super().run(job, on_event, cancel)
+            return super().run(process, on_event, cancel)
 
     with pytest.raises(RunError, match=r"cannot use .*runs/.*: No space left on device") as caught:
         run(cluster, Filling(["results"]))
@@ -250,7 +250,7 @@ def test_an_unwritable_state_folder_is_an_error_before_the_run(cluster: Cluster)
     with pytest.raises(PlanError, match=r"cannot use .*runs.*: Not a directory"):
         run(cluster, runner)
 
-    assert runner.jobs == []
+    assert runner.processes == []
 
 
 def test_the_variable_files_of_a_linked_inventory_are_next_to_the_link(cluster: Cluster, tmp_path: Path) -> None:
@@ -269,19 +269,19 @@ def test_the_variable_files_of_a_linked_inventory_are_next_to_the_link(cluster: 
 
 @dataclass
 class InventoryReader(FakeRunner):
-    """Also reads the inventory of the job, and edits the original during the run."""
+    """Also reads the inventory of the process, and edits the original during the run."""
 
     files: dict[str, str] = field(default_factory=dict)
     original: Path | None = None
 
-    def run(self, job: Job, on_event: Callable[[RawEvent], None], cancel: threading.Event) -> int:
+    def run(self, process: AnsibleProcess, on_event: Callable[[RawEvent], None], cancel: threading.Event) -> int:
         """See `Runner.run`."""
         if self.original:
             self.original.write_text("changed: true\n", encoding="utf-8")
-        folder = job.inventory.parent
+        folder = process.inventory.parent
         self.files |= {str(path.relative_to(folder)): path.read_text(encoding="utf-8") for path in folder.rglob("*") if path.is_file()}
         assert all(path.stat().st_mode & 0o077 == 0 for path in (folder, *folder.rglob("*")))
-        return super().run(job, on_event, cancel)
+        return super().run(process, on_event, cancel)
 
 
 def test_an_edit_during_a_run_has_no_effect_on_it(cluster: Cluster) -> None:
@@ -292,7 +292,7 @@ def test_an_edit_during_a_run_has_no_effect_on_it(cluster: Cluster) -> None:
     run(cluster, runner)
 
     assert runner.files["hosts.yaml"] == before
-    assert not runner.jobs[0].inventory.parent.exists()
+    assert not runner.processes[0].inventory.parent.exists()
 
 
 def test_a_file_that_changed_since_it_was_checked_ends_the_run(cluster: Cluster) -> None:
@@ -307,7 +307,7 @@ def test_a_file_that_changed_since_it_was_checked_ends_the_run(cluster: Cluster)
     with pytest.raises(PlanError, match=r"group_vars/all.yml was changed after it was checked"):
         run(checked, runner)
 
-    assert runner.jobs == []
+    assert runner.processes == []
     assert list(cluster.state_dir.glob("runs/*/inventory")) == []
 
 
@@ -334,7 +334,7 @@ def test_a_submission_does_not_wait_for_a_change_of_the_cluster(cluster: Cluster
 
     (folder,) = list_runs(cluster.state_dir)
     assert (folder.run, folder.state_dir) == (report.run, jobs_dir(cluster.state_dir.absolute()))
-    assert runner.jobs[0].lock == jobs_dir(cluster.state_dir.absolute()) / "lock.children"
+    assert runner.processes[0].lock == jobs_dir(cluster.state_dir.absolute()) / "lock.children"
 
 
 def test_two_submissions_do_not_run_at_the_same_time(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -370,9 +370,9 @@ def test_the_problem_of_a_killed_ansible_is_the_signal(cluster: Cluster) -> None
     """It is not the last lines of Ansible's output."""
 
     class Killed(FakeRunner):
-        def run(self, job: Job, on_event: Callable[[RawEvent], None], cancel: threading.Event) -> int:
-            super().run(job, on_event, cancel)
-            (job.artifacts_dir / "stdout").write_text("TASK [Something] ***\n", encoding="utf-8")
+        def run(self, process: AnsibleProcess, on_event: Callable[[RawEvent], None], cancel: threading.Event) -> int:
+            super().run(process, on_event, cancel)
+            (process.artifacts_dir / "stdout").write_text("TASK [Something] ***\n", encoding="utf-8")
             return 137
 
     report, _ = run(cluster, Killed(["serial"], length=6))

@@ -10,7 +10,7 @@ from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from primus_bootstrap.inventory.schema.specs import Option, load_options, parse_option
+from primus_bootstrap.inventory.schema.specs import Option, load_options, read_option
 from primus_bootstrap.inventory.schema.type_check import DeferredPart, Fault, check_value
 from primus_bootstrap.inventory.source.yaml_values import value_of
 
@@ -39,8 +39,8 @@ SPECS: dict[str, dict[str, Any]] = {
 }
 
 
-def _option(name: str) -> Option:
-    return parse_option("role", name, SPECS[name])
+def _parsed(name: str, raw: dict[str, Any]) -> Option:
+    return read_option(("role", "main"), name, raw, raw.get("default"), has_default="default" in raw)
 
 
 def _node(text: str) -> yaml.Node:
@@ -50,7 +50,7 @@ def _node(text: str) -> yaml.Node:
 
 
 def _check(name: str, text: str) -> list[Fault | DeferredPart]:
-    return list(check_value(_option(name), _node(text), quotable=True))
+    return list(check_value(_parsed(name, SPECS[name]), _node(text), quotable=True))
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_faults_in_nested_values_have_their_lines() -> None:
 @pytest.mark.parametrize("text", ["hunter2", "'hunter2'", "[hunter2]", "{hunter2: 1}", "!unsafe [hunter2]"])
 def test_secret_is_never_shown(text: str) -> None:
     """No message shows the value of a `no_log` option."""
-    option = parse_option("role", "password", {"type": "int", "no_log": True, "choices": [1]})
+    option = _parsed("password", {"type": "int", "no_log": True, "choices": [1]})
 
     faults = list(check_value(option, _node(text), quotable=True))
 
@@ -185,7 +185,7 @@ def test_rejects_all_that_ansible_rejects(name: str, value: Any) -> None:
     except TypeError:
         rejected = True  # Ansible 2.19 raises it for a number in place of a mapping with options
 
-    faults = [found for found in check_value(_option(name), node, quotable=True) if isinstance(found, Fault)]
+    faults = [found for found in check_value(_parsed(name, SPECS[name]), node, quotable=True) if isinstance(found, Fault)]
 
     assert faults or not rejected
 
@@ -208,7 +208,7 @@ def test_rejects_all_that_ansible_rejects(name: str, value: Any) -> None:
 )
 def test_an_amount_is_not_negative_unless_its_description_says_so(spec: dict[str, Any], text: str, faults: int) -> None:
     """The unit in the name, or a name like role_port, makes a number an amount."""
-    parts = check_value(parse_option("role", spec["name"], spec), _node(text), quotable=True)
+    parts = check_value(_parsed(spec["name"], spec), _node(text), quotable=True)
     found = [part for part in parts if isinstance(part, Fault)]
 
     assert [fault.rule for fault in found] == ["negative"] * faults

@@ -69,7 +69,7 @@ def test_wrong_key_and_wrong_clock_have_different_messages(status: int | None, o
     verdicts = effects.Verdicts("munge", "n1")
     effects.check_credential(verdicts, "ctl1", "MUNGE:AwQ:")
 
-    assert outcomes(verdicts) == {"believes": verdict}
+    assert outcomes(verdicts) == {"trusts": verdict}
     assert fix in verdicts.records[0].get("fix", "")
 
 
@@ -79,4 +79,4 @@ def test_missing_credential_of_a_peer_is_unknown(programs: Any) -> None:
     verdicts = effects.Verdicts("munge", "n1")
     effects.check_credential(verdicts, "ctl1", "")
 
-    assert outcomes(verdicts) == {"believes": "unknown"}
+    assert outcomes(verdicts) == {"trusts": "unknown"}

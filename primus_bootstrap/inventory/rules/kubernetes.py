@@ -83,7 +83,7 @@ def installed_twice(context: ValidationContext) -> Iterator[Problem]:
         for definition in context.variable_index.by_name.get(name, ()):
             if context.groups.get(group) and value_of(definition.node) is True:
                 what = f"{name} is true and {group} has hosts: Kubespray's add-on and the chart would install the same objects"
-                yield definition.origin.problem(what, f"delete {name}, or remove the hosts from {group}", "brought-twice")
+                yield definition.origin.problem(what, f"delete {name}, or remove the hosts from {group}", "installed-twice")
 
 
 def _provider(context: ValidationContext) -> Definition | None:

@@ -64,7 +64,8 @@ class Option:
         return bool(is_number and has_amount) and not any(map(_NEGATIVE.search, self.description))
 
 
-def _option(declared_by: tuple[str, str], name: str, raw: Mapping[str, Any], default: Any, *, has_default: bool) -> Option:
+def read_option(declared_by: tuple[str, str], name: str, raw: Mapping[str, Any], default: Any, *, has_default: bool) -> Option:
+    """Return one variable from its entry in an argument spec. `declared_by` is the owner and the entry point."""
     owner, entry = declared_by
     text = raw.get("description", ())
     return Option(
@@ -79,17 +80,12 @@ def _option(declared_by: tuple[str, str], name: str, raw: Mapping[str, Any], def
         no_log=bool(raw.get("no_log", False)),
         description=(text,) if isinstance(text, str) else tuple(text),
         options={
-            key: _option(declared_by, key, value, value.get("default"), has_default="default" in value)
+            key: read_option(declared_by, key, value, value.get("default"), has_default="default" in value)
             for key, value in raw.get("options", {}).items()
         },
         entry=entry,
         raw=raw,
     )
-
-
-def parse_option(owner: str, name: str, raw: Mapping[str, Any]) -> Option:
-    """Return one variable from its entry in an argument spec."""
-    return _option((owner, "main"), name, raw, raw.get("default"), has_default="default" in raw)
 
 
 def _read(path: Path) -> Any:
@@ -101,7 +97,7 @@ def _declared(owner: str, path: Path, defaults: Mapping[str, Any]) -> Iterable[O
     for entry, spec in specs.items():
         for name, raw in (spec.get("options") or {}).items():
             has_default = name in defaults or "default" in raw
-            yield _option((owner, entry), name, raw, defaults.get(name, raw.get("default")), has_default=has_default)
+            yield read_option((owner, entry), name, raw, defaults.get(name, raw.get("default")), has_default=has_default)
 
 
 @cache

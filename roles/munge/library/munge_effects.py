@@ -53,7 +53,7 @@ def check_host(verdicts: Verdicts, key: str, *, key_file: Path = KEY, applied: P
 
 def check_credential(verdicts: Verdicts, reference: str, credential: str) -> None:
     """Check that this host accepts a new credential of another host."""
-    check, expected = "believes", f"a credential of {reference} is valid here"
+    check, expected = "trusts", f"a credential of {reference} is valid here"
     if not credential:
         verdicts.add(check, "unknown", expected=expected, found=f"no credential of {reference}", fix=f"repair munge on {reference} first")
         return

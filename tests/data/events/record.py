@@ -149,12 +149,12 @@ class Recorder(AnsibleRunner):
     def __init__(self):
         self.events = []
 
-    def run(self, job, on_event, cancel):
+    def run(self, process, on_event, cancel):
         def keep(event):
             self.events.append(json.loads(json.dumps(event, default=str)))
             on_event(event)
 
-        return super().run(job, keep, cancel)
+        return super().run(process, keep, cancel)
 
 
 def record(name, phases, groups, variables, **options):
