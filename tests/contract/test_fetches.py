@@ -189,11 +189,11 @@ def test_fetches_list_the_kinds_that_each_entry_point_fetches(role: str) -> None
 def test_fetches_list_the_packages_that_are_installed(cluster: Cluster, role: str, release: str) -> None:
     """For every release, the listed packages equal those that apt installs on a host without any of them."""
     resolve = resolver(cluster, role, release)
-    resolve_on_host = resolver(cluster, role, release, **{f"__{role}_package_query": {"stdout_lines": []}})
     for entry, items in listed_fetches(role).items():
         tasks = cluster.view.read_templates(content.roles_dir() / role / "tasks" / "install.yml")
-        queries = [task["missing_packages"]["names"] for task in tasks if "missing_packages" in task]
-        installs = queries or [task["ansible.builtin.apt"]["name"] for task in tasks if "ansible.builtin.apt" in task]
+        missing = [name for task in tasks if "missing_packages" in task for name in resolve(task["missing_packages"]["names"])]
+        resolve_on_host = resolver(cluster, role, release, **{f"__{role}_package_query": {"missing": missing}})
+        installs = [task["ansible.builtin.apt"]["name"] for task in tasks if "ansible.builtin.apt" in task]
         installed = {name for names in installs for name in resolve_on_host(names)}
         templates = cluster.view.read_templates(fetches_file(role))[entry]
         names = {name for item in templates if "packages" in item and _applies(resolve, item) for name in resolve(item["packages"])}
