@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from primus_bootstrap.launch.commandline import main, parser, usage
+from primus_bootstrap.launch.commandline import main, usage
+from primus_bootstrap.launch.settings import parser
 from primus_bootstrap.launch.tasks import Request, find_task
 
 if TYPE_CHECKING:

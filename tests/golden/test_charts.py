@@ -16,8 +16,8 @@ from primus_bootstrap.bundle.charts import images_of, is_test
 from primus_bootstrap.inventory.load import load_cluster
 from primus_bootstrap.launch.watch.job_spec import read_job
 from primus_bootstrap.launch.watch.job_spec_kubernetes import JOBSET, TRAINJOB
-from primus_bootstrap.launch.watch.targets.kubernetes_objects import PodUser, Start
-from primus_bootstrap.launch.watch.targets.kubernetes_objects import objects as attempt
+from primus_bootstrap.launch.watch.kubernetes_objects import PodUser, Start
+from primus_bootstrap.launch.watch.kubernetes_objects import objects as attempt
 from tests.golden.chart_rig import FOLDER, UNDEFINED, Definitions, Scope, chart_path, chart_roles, documented_values, render, unknown_paths
 
 if TYPE_CHECKING:

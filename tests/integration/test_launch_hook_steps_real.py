@@ -15,7 +15,7 @@ import pytest
 from primus_bootstrap.core.child_processes import StopSignals, descendants
 from primus_bootstrap.core.errors import StepError
 from primus_bootstrap.launch.hooks.steps import StepResult, StepRunner, check
-from primus_bootstrap.launch.runtimes.run_plan import PlannedStep
+from primus_bootstrap.launch.run_plan import PlannedStep
 from tests.integration.launch_cli_rig import User
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.commandline.layered_settings: the verb `config show`, and the role's check of primus-cli."""
+"""primus_bootstrap.launch.settings.layered_settings: the verb `config show`, and the role's check of primus-cli."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from primus_bootstrap.launch.commandline.layered_settings import schema
+from primus_bootstrap.launch.settings.layered_settings import schema
 from tests.integration.launch_cli_rig import ROOT, User
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from primus_bootstrap.core.errors import PlanError, UsageError
-from primus_bootstrap.launch.commandline.layered_settings import Setting
+from primus_bootstrap.launch.settings.layered_settings import Setting
 from primus_bootstrap.launch.snapshot import replay, run_snapshot
 from tests.integration.launch_cli_rig import User
 from tests.unit.launch_plans import SECRETS, plan, project
@@ -17,7 +17,7 @@ from tests.unit.launch_plans import SECRETS, plan, project
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from primus_bootstrap.launch.runtimes.run_plan import Plan
+    from primus_bootstrap.launch.run_plan import Plan
 
 
 def recorded(tmp_path: Path, **changes: Any) -> tuple[Path, Plan]:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from primus_bootstrap.core.errors import UsageError
-from primus_bootstrap.launch.commandline.layered_settings import Setting
-from primus_bootstrap.launch.runtimes.run_plan import Variable
+from primus_bootstrap.launch.run_plan import Variable
+from primus_bootstrap.launch.settings.layered_settings import Setting
 from primus_bootstrap.launch.snapshot import run_snapshot, snapshot_diff
 from tests.unit.launch_plans import plan, project
 

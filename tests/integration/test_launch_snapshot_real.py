@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap.launch.detect import sysfs
-from primus_bootstrap.launch.runtimes.run_plan import Variable
+from primus_bootstrap.launch.run_plan import Variable
 from primus_bootstrap.launch.snapshot import code_state, machine_state, run_snapshot
 from tests.unit.launch_plans import SECRETS, git, plan, project
 

@@ -18,8 +18,8 @@ from primus_bootstrap.launch.watch.job_state import Attempt, State
 from primus_bootstrap.launch.watch.kube_api import Api as WatchApi
 from primus_bootstrap.launch.watch.kube_api import ApiRefusedError
 from primus_bootstrap.launch.watch.kube_broker import BrokeredCluster
+from primus_bootstrap.launch.watch.kubernetes_objects import JOB
 from primus_bootstrap.launch.watch.targets.kubernetes import KubernetesTarget
-from primus_bootstrap.launch.watch.targets.kubernetes_objects import JOB
 from tests.integration.watch_rig import TRAIN, Site, events, steps
 from tests.kubernetes.fake_nodes import register_nodes
 from tests.kubernetes.process_kubelet import Kubelets

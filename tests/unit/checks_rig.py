@@ -11,7 +11,7 @@ from primus_bootstrap.launch.checks import catalogue, runner
 from primus_bootstrap.launch.checks.expected import Expected, read_expected
 from primus_bootstrap.launch.checks.model import Node
 from primus_bootstrap.launch.detect import gpus, host_env, sysfs
-from primus_bootstrap.launch.detect.render.facts import FACTS, facts_text
+from primus_bootstrap.launch.detect.render.gpu_facts import FACTS, facts_text
 from primus_bootstrap.launch.detect.site import Site
 from tests.unit.launch_rig import expand
 

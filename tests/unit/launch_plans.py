@@ -7,9 +7,9 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from primus_bootstrap.launch.commandline.layered_settings import Setting
-from primus_bootstrap.launch.runtimes.run_plan import Plan, Variable
-from primus_bootstrap.launch.runtimes.topology import Topology
+from primus_bootstrap.launch.run_plan import Plan, Variable
+from primus_bootstrap.launch.run_topology import Topology
+from primus_bootstrap.launch.settings.layered_settings import Setting
 
 if TYPE_CHECKING:
     from pathlib import Path

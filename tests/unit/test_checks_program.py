@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from primus_bootstrap.launch.checks import catalogue, preflight
+from primus_bootstrap.launch.checks import catalogue, preflight_program
 from primus_bootstrap.launch.checks.limits import table
 from tests.integration.launch_cli_rig import ROOT
 from tests.unit.checks_rig import CHECKS
@@ -73,8 +73,10 @@ def test_the_manual_lists_every_check_and_expectation() -> None:
 def test_every_option_of_the_program_is_in_the_help_of_the_task() -> None:
     """Except --sysfs, which is for tests and tools, and the older spellings of AMD Primus."""
     options = {
-        next(word for word in action.option_strings if word[:2] == "--") for action in preflight._parser()._actions if action.option_strings
+        next(word for word in action.option_strings if word[:2] == "--")
+        for action in preflight_program._parser()._actions
+        if action.option_strings
     }
-    task = (ROOT / "primus_bootstrap/launch/tasks/preflight.py").read_text()
+    task = (ROOT / "primus_bootstrap/launch/builtin_tasks/preflight.py").read_text()
 
     assert sorted(option for option in options - {"--help", "--sysfs"} if option not in task) == []

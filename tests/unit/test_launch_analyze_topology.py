@@ -15,7 +15,7 @@ from primus_bootstrap.launch.checks.model import Node
 from primus_bootstrap.launch.commandline.main import main
 from primus_bootstrap.launch.detect import sysfs
 from primus_bootstrap.launch.detect.gpus import Gpu, GpuFindings
-from primus_bootstrap.launch.topology import program
+from primus_bootstrap.launch.topology import topology_program
 from primus_bootstrap.launch.topology.fabric_tree import inventory_fabric, read_fabric, slurm_fabric
 from primus_bootstrap.launch.topology.gpu_links import GpuLinks, read_links
 from primus_bootstrap.launch.topology.tree import Item, to_text
@@ -222,7 +222,7 @@ def test_a_recorded_topology_gives_the_same_tree(tmp_path: Path, capsys: pytest.
     assert shown(capsys, "--recorded", str(record)) == text
     assert "rack rack1  2 hosts" in shown(capsys, "--recorded", str(record), "--fabric", str(inventory))
     with pytest.raises(UsageError, match="no recorded topology"):
-        program.main(["--recorded", str(inventory)])
+        topology_program.main(["--recorded", str(inventory)])
 
 
 def titles(item: Item) -> list[str]:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from primus_bootstrap.core.errors import UsageError
+from primus_bootstrap.launch.builtin_tasks.benchmark import TASK
 from primus_bootstrap.launch.programs import benchmarks, declarations, primus_words
-from primus_bootstrap.launch.runtimes.self_exec import programs_in
+from primus_bootstrap.launch.self_exec import programs_in
 from primus_bootstrap.launch.tasks import Request
-from primus_bootstrap.launch.tasks.benchmark import TASK
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

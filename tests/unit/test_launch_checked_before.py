@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from primus_bootstrap.core.errors import PlanError, UsageError
-from primus_bootstrap.launch.commandline import main, parser
-from primus_bootstrap.launch.commandline.layered_settings import SettingsFiles, resolve
+from primus_bootstrap.launch.commandline import main
 from primus_bootstrap.launch.runtimes import container, container_image, direct, slurm
 from primus_bootstrap.launch.runtimes.direct_plan import LaunchRequest
+from primus_bootstrap.launch.settings import parser
+from primus_bootstrap.launch.settings.layered_settings import SettingsFiles, resolve
 from tests.integration.launch_cli_rig import User
 from tests.unit import launch_rig
 
 if TYPE_CHECKING:
-    from primus_bootstrap.launch.runtimes.run_plan import Plan
+    from primus_bootstrap.launch.run_plan import Plan
 
 RUNTIMES = {
     "direct": "direct --nproc 2 --",

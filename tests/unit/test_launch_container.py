@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from primus_bootstrap.core.errors import PlanError
-from primus_bootstrap.launch.commandline.layered_settings import Given, SettingsFiles, resolve
-from primus_bootstrap.launch.commandline.parser import CommandLine
 from primus_bootstrap.launch.detect.gpus import MIXED, NONE, OK, UNKNOWN, Gpu, GpuFindings
 from primus_bootstrap.launch.runtimes import container, container_devices
 from primus_bootstrap.launch.runtimes.direct_plan import LaunchRequest
+from primus_bootstrap.launch.settings.layered_settings import Given, SettingsFiles, resolve
+from primus_bootstrap.launch.settings.parser import CommandLine
 from tests.integration.launch_cli_rig import User
 
 if TYPE_CHECKING:

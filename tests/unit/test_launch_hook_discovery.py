@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.hooks.discovery: order and owner of hooks."""
+"""primus_bootstrap.launch.hooks.hook_discovery: order and owner of hooks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from primus_bootstrap.core.errors import UsageError
-from primus_bootstrap.launch.hooks.discovery import find_hooks, unnumbered_files
+from primus_bootstrap.launch.hooks.hook_discovery import find_hooks, unnumbered_files
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to have files of two accounts")
 

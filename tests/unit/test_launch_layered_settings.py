@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.commandline.layered_settings: layers, origins, types and suggestions."""
+"""primus_bootstrap.launch.settings.layered_settings: layers, origins, types and suggestions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from primus_bootstrap.core.errors import UsageError
-from primus_bootstrap.launch.commandline.layered_settings import Given, SettingsFiles, find_files, resolve
+from primus_bootstrap.launch.settings.layered_settings import Given, SettingsFiles, find_files, resolve
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.commandline.parser: parsing of the command line."""
+"""primus_bootstrap.launch.settings.parser: parsing of the command line."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from primus_bootstrap.core.errors import UsageError
-from primus_bootstrap.launch.commandline.parser import CommandLine, parse, read_env_file
+from primus_bootstrap.launch.settings.parser import CommandLine, parse, read_env_file
 
 if TYPE_CHECKING:
     from pathlib import Path

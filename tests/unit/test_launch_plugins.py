@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from primus_bootstrap.core.errors import UsageError
-from primus_bootstrap.launch.plugins import program
-from primus_bootstrap.launch.plugins.discovery import files_of_task, plugin_tasks, sources
+from primus_bootstrap.launch.plugins import plugin_runner
+from primus_bootstrap.launch.plugins.plugin_discovery import files_of_task, plugin_tasks, sources
 from primus_bootstrap.launch.tasks import Request, all_tasks, find_task
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -142,7 +142,7 @@ def test_the_function_is_called_with_the_arguments(tmp_path: Path, capsys: pytes
     text = decorated('"a", meaning="A."', function=function)
     file = str(write(tmp_path / "a.py", text))
 
-    assert [program.main([file, "f", word]) for word in ("four", "none", "text")] == [4, 0, 1]
+    assert [plugin_runner.main([file, "f", word]) for word in ("four", "none", "text")] == [4, 0, 1]
     assert "f() returned 'x'\n  fix: return an exit code" in capsys.readouterr().err
 
 
@@ -152,7 +152,7 @@ def test_the_example_of_the_documentation_works(tmp_path: Path, capsys: pytest.C
     text = page.partition("```python\n# primus_plugins/count.py\n")[2].partition("```")[0]
     file = write(tmp_path / "primus_plugins/count.py", text)
     task, arguments = find_task(["count", "lines", str(file)], plugin_tasks(sources([], tmp_path)))
-    code = program.main([str(file), "count", *arguments])
+    code = plugin_runner.main([str(file), "count", *arguments])
 
     assert (task.meaning, code) == ("Count the lines of files.", 0)
     assert capsys.readouterr().out == f"{file} {len(text.splitlines())}\n"

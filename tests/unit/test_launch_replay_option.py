@@ -6,7 +6,7 @@ import pytest
 
 from primus_bootstrap.core.errors import UsageError
 from primus_bootstrap.launch.commandline import replay_option
-from primus_bootstrap.launch.commandline.parser import CommandLine, parse
+from primus_bootstrap.launch.settings.parser import CommandLine, parse
 
 
 def moved(text: str) -> CommandLine:

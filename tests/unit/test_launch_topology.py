@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.runtimes.topology: nodes, processes and the rendezvous address."""
+"""primus_bootstrap.launch.run_topology: nodes, processes and the rendezvous address."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from primus_bootstrap.core.errors import PlanError
-from primus_bootstrap.launch.commandline.layered_settings import Given, SettingsFiles, resolve
 from primus_bootstrap.launch.detect.gpus import MIXED, NONE, OK, UNKNOWN, Gpu, GpuFindings
-from primus_bootstrap.launch.runtimes.topology import Topology, expand_nodes, make_topology
+from primus_bootstrap.launch.run_topology import Topology, expand_nodes, make_topology
+from primus_bootstrap.launch.settings.layered_settings import Given, SettingsFiles, resolve
 
 CPU = GpuFindings(NONE, "no GPU on the PCI bus")
 STEP = {"SLURM_JOB_ID": "4711", "SLURM_STEP_ID": "2", "SLURM_NODEID": "1", "SLURM_STEP_NODELIST": "gpu[08-10]", "SLURM_GPUS_ON_NODE": "4"}

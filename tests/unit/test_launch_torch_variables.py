@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from primus_bootstrap.launch.ranks.torch_variables import renamed as renamed_plan
-from primus_bootstrap.launch.runtimes.run_plan import Plan, Variable
+from primus_bootstrap.launch.run_plan import Plan, Variable
 
 OLD, NEW = "TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_FR_BUFFER_SIZE"
 PROFILE = {OLD: "2000", "NCCL_DEBUG": "WARN"}

@@ -11,13 +11,13 @@ from primus_bootstrap.launch.diagnose.diagnosis import Diagnosis
 from primus_bootstrap.launch.watch import classification, node_record, restart_policy
 from primus_bootstrap.launch.watch import job_folder as folders
 from primus_bootstrap.launch.watch import job_state as states
+from primus_bootstrap.launch.watch import kubernetes_objects as manifests
 from primus_bootstrap.launch.watch import observation as observations
 from primus_bootstrap.launch.watch.host_choice import choose
 from primus_bootstrap.launch.watch.job_state import Attempt, Excluded, State
 from primus_bootstrap.launch.watch.kube_cluster import JobObjects
 from primus_bootstrap.launch.watch.node_record import NodeRecord
 from primus_bootstrap.launch.watch.restart_policy import Clock
-from primus_bootstrap.launch.watch.targets import kubernetes_objects as manifests
 from primus_bootstrap.launch.watch.targets.kubernetes import KubernetesTarget
 from tests.unit.test_watch_kubernetes_nodes import a_node
 from tests.unit.test_watch_kubernetes_objects import a_job, a_pod

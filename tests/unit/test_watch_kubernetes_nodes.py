@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from primus_bootstrap.launch.watch.job_spec_kubernetes import Kubernetes, Toleration
+from primus_bootstrap.launch.watch.kubernetes_objects import tolerations
 from primus_bootstrap.launch.watch.targets import kubernetes_nodes as node_checks
-from primus_bootstrap.launch.watch.targets.kubernetes_objects import tolerations
 
 READY = {"type": "Ready", "status": "True"}
 

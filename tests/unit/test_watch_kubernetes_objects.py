@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from primus_bootstrap.core.errors import UsageError
+from primus_bootstrap.launch.watch import kubernetes_objects as manifests
 from primus_bootstrap.launch.watch import observation as observations
 from primus_bootstrap.launch.watch.job_spec import Job, read_job
 from primus_bootstrap.launch.watch.job_spec_kubernetes import RANKS, Kubernetes
 from primus_bootstrap.launch.watch.node_record import NodeRecord
 from primus_bootstrap.launch.watch.observation import NodeObservation
-from primus_bootstrap.launch.watch.targets import kubernetes_objects as manifests
 from primus_bootstrap.launch.watch.targets import kubernetes_pods as pod_status
 
 RECORD = NodeRecord(0, "gpu1", "pod-a", "boot", "primus-job-try-0a1b2c-1", 1.0, address="10.1.0.4", pod="a")

@@ -13,7 +13,7 @@ import yaml
 
 from primus_bootstrap import content
 from primus_bootstrap.core.structured import InvalidDataError
-from primus_bootstrap.launch.plugins.discovery import plugin_tasks, sources
+from primus_bootstrap.launch.plugins.plugin_discovery import plugin_tasks, sources
 from primus_bootstrap.launch.tasks import find_task
 from primus_bootstrap.launch.watch import attempt, job_folder, job_request, job_state
 from primus_bootstrap.launch.watch.job_request import InventoryFacts

@@ -13,8 +13,8 @@ from ansible.template import Templar
 from primus_bootstrap import content
 from primus_bootstrap.launch.watch import broker, node_agent
 from primus_bootstrap.launch.watch.broker_client import SOCKET
+from primus_bootstrap.launch.watch.kubernetes_objects import KINDS
 from primus_bootstrap.launch.watch.targets.direct import MAX_CONNECTIONS
-from primus_bootstrap.launch.watch.targets.kubernetes_objects import KINDS
 from tests.unit.test_role_templates import render, trusted
 
 VARS = yaml.safe_load((content.roles_dir() / "primus_watch" / "vars" / "main.yml").read_text(encoding="utf-8"))

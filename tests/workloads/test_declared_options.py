@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from primus_bootstrap.launch.programs import benchmarks, train_settings
-from primus_bootstrap.launch.runtimes.self_exec import programs_in
+from primus_bootstrap.launch.self_exec import programs_in
 from tests.workloads.ranks import ROOT
 from workloads.common.errors import SettingsError
 from workloads.train.load_settings import Given, _convert, known_settings

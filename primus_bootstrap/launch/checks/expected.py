@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from primus_bootstrap.core.errors import UsageError
 from primus_bootstrap.core.suggestions import did_you_mean
 from primus_bootstrap.launch.checks.limits import table
-from primus_bootstrap.launch.detect.render.facts import FACTS, SCHEMA
+from primus_bootstrap.launch.detect.render.gpu_facts import FACTS, SCHEMA
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from primus_bootstrap.launch.detect import sysfs
 
@@ -58,13 +58,14 @@ class Expected:
         return {name: port for name, port in self.ports.items() if port.chosen}
 
 
-def read_expected(host: sysfs.Host, file: str = "", flags: Mapping[str, Any] | None = None) -> Expected:
+def read_expected(host: sysfs.Host, file: str = "", flags: Mapping[str, Any] | None = None, *, source: str = "--expect-json") -> Expected:
     """Return the expected values: `flags` override `file`, which overrides gpu.json.
 
     Args:
         host: The root that contains etc/primus/gpu.json.
         file: A JSON file, `-` for standard input, empty for none.
         flags: Values from the command line; None is ignored.
+        source: The name of the file in the results.
 
     Raises:
         UsageError: The file is not a JSON object, or it has an unknown name or a value of the wrong type.
@@ -72,7 +73,7 @@ def read_expected(host: sysfs.Host, file: str = "", flags: Mapping[str, Any] | N
     recorded = _recorded(host.path(FACTS))
     layers: list[tuple[str, Mapping[str, Any]]] = [(_RECORD, recorded.values)]
     if file:
-        layers.append(("--expect-json", _parsed(file)))
+        layers.append((source, _parsed(file)))
     layers.append(("command line", {name: value for name, value in (flags or {}).items() if value is not None}))
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
@@ -112,12 +113,20 @@ def _parsed(file: str) -> dict[str, Any]:
         raise UsageError(f"--expect-json {file}: {error}", fix=fix) from error
     if not isinstance(data, dict):
         raise UsageError(f"--expect-json {file}: not a JSON object", fix=fix)
-    for name, value in data.items():
+    for what, fix in faults(data):
+        raise UsageError(f"--expect-json {file}: {what}", fix=fix)
+    return {name: value for name, value in data.items() if value is not None}
+
+
+def faults(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield unknown names and values of the wrong type, each with a fix. None is no expectation."""
+    for name, value in values.items():
         entry = table("expected").get(name)
         if entry is None:
-            raise UsageError(f"--expect-json {file}: unknown key {name}", fix=did_you_mean(name, table("expected")))
-        wrong = not isinstance(value, _TYPES[entry["type"]]) or (isinstance(value, bool) and entry["type"] != "switch")
-        if value is not None and wrong:
-            fix = f"give a {entry['type']}: {entry['meaning']}"
-            raise UsageError(f"--expect-json {file}: {name} is {value!r}, not a {entry['type']}", fix=fix)
-    return {name: value for name, value in data.items() if value is not None}
+            yield f"unknown key {name}", did_you_mean(str(name), table("expected"))
+        elif value is not None and not _has_type(value, entry["type"]):
+            yield f"{name} is {value!r}, not a {entry['type']}", f"give a {entry['type']}: {entry['meaning']}"
+
+
+def _has_type(value: Any, kind: str) -> bool:
+    return isinstance(value, _TYPES[kind]) and (kind == "switch" or not isinstance(value, bool))

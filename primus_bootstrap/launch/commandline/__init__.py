@@ -1,1 +1,1 @@
-"""The command line of primus-cli: parser, settings and help."""
+"""The command line of primus-cli: verbs and help."""

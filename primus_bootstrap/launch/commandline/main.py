@@ -15,25 +15,26 @@ from typing import TYPE_CHECKING
 import primus_bootstrap
 from primus_bootstrap.core.errors import PrimusError, UsageError
 from primus_bootstrap.core.suggestions import did_you_mean
-from primus_bootstrap.launch.commandline import parser, replay_option, usage
-from primus_bootstrap.launch.commandline.layered_settings import Settings, SettingsFiles, find_files, resolve, working_folder
+from primus_bootstrap.launch.commandline import replay_option, usage
 from primus_bootstrap.launch.runtimes.direct_plan import LaunchRequest, help_of_task
+from primus_bootstrap.launch.settings import parser
+from primus_bootstrap.launch.settings.layered_settings import Settings, SettingsFiles, find_files, resolve, working_folder
 from primus_bootstrap.launch.tasks import all_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from primus_bootstrap.launch.commandline.parser import CommandLine
+    from primus_bootstrap.launch.settings.parser import CommandLine
 
 _INTERRUPTED = 130
 _HELP = {"-h", "--help"}
 # The module of each verb; imported only when the verb runs.
 _PROGRAMS = {
-    "analyze": "tasks.analyze",
+    "analyze": "builtin_tasks.analyze",
     "diagnose": "diagnose.analyze",
     "env": "commandline.env_show",
     "host-env": "detect.host_env",
-    "preflight": "checks.preflight",
+    "preflight": "checks.preflight_program",
     "verify-env": "detect.verify_env",
 }
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap.core.errors import UsageError
-from primus_bootstrap.launch.commandline.layered_settings import Given
+from primus_bootstrap.launch.settings.layered_settings import Given
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from primus_bootstrap.launch.commandline.parser import CommandLine
+    from primus_bootstrap.launch.settings.parser import CommandLine
 
 _OPTION, _STRICT = "--replay", "--strict"
 _TASKS = (("train", "pretrain"), ("train", "posttrain"))

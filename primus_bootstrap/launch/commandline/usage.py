@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 
 from primus_bootstrap.core.errors import UsageError
 from primus_bootstrap.launch import masking
-from primus_bootstrap.launch.commandline.layered_settings import in_schema_order, schema
-from primus_bootstrap.launch.commandline.parser import flags_of
-from primus_bootstrap.launch.plugins.discovery import plugin_tasks, sources
+from primus_bootstrap.launch.plugins.plugin_discovery import plugin_tasks, sources
+from primus_bootstrap.launch.settings.layered_settings import in_schema_order, schema
+from primus_bootstrap.launch.settings.parser import flags_of
 from primus_bootstrap.launch.tasks import all_tasks, table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from primus_bootstrap.launch.commandline.layered_settings import Key, Setting, Settings
-    from primus_bootstrap.launch.commandline.parser import CommandLine
+    from primus_bootstrap.launch.settings.layered_settings import Key, Setting, Settings
+    from primus_bootstrap.launch.settings.parser import CommandLine
     from primus_bootstrap.launch.tasks import Task
 
 _WIDTH = 110

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from primus_bootstrap.core.verdicts import FAIL, Verdict
 from primus_bootstrap.launch.detect import gpus, nics, profiles, routes, site, sysfs
 from primus_bootstrap.launch.detect.detection_verdicts import evaluate
-from primus_bootstrap.launch.detect.render import devices, envfiles, facts, files
+from primus_bootstrap.launch.detect.render import devices, envfiles, files, gpu_facts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -44,12 +44,12 @@ def detect(host: sysfs.Host, out: Path, site_values: site.Site) -> HostEnvironme
     route_devices = routes.lower_devices(host, interface.name)
     fabric = nics.choose_ports(nics.read_ports(host), found.gpus, deny=site_values.nic_deny, route_devices=route_devices)
     profile = profiles.make_profile(found, fabric, interface, site_values)
-    document = facts.facts_document(found, fabric, interface, profile)
+    document = gpu_facts.facts_document(found, fabric, interface, profile)
     gid = devices.group_id(out, site_values.device_group) if site_values.device_group else None
     contents = {
         **envfiles.env_files(profile),
         **devices.device_files(found, site_values, gid),
-        facts.FACTS: facts.facts_text(document),
+        gpu_facts.FACTS: gpu_facts.facts_text(document),
     }
     seconds = round(time.time() - started, 3)
     records = tuple(

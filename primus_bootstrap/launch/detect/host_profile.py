@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 from primus_bootstrap.core.errors import UsageError
 from primus_bootstrap.core.suggestions import did_you_mean
 from primus_bootstrap.launch.detect import gpus, host_env, nics, profiles, routes, site, sysfs
-from primus_bootstrap.launch.detect.render import facts
+from primus_bootstrap.launch.detect.render import gpu_facts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-_FROM_FILE = f"/{facts.FACTS}"
+_FROM_FILE = f"/{gpu_facts.FACTS}"
 _FROM_HOST = "detected now"
 
 
@@ -65,10 +65,10 @@ def found_gpus(root: Path) -> gpus.GpuFindings:
 
 def _read_facts(root: Path) -> dict[str, Any] | None:
     try:
-        document = json.loads((root / facts.FACTS).read_text("utf-8"))
+        document = json.loads((root / gpu_facts.FACTS).read_text("utf-8"))
     except (OSError, ValueError):
         return None
-    return document if isinstance(document, dict) and document.get("schema") == facts.SCHEMA else None
+    return document if isinstance(document, dict) and document.get("schema") == gpu_facts.SCHEMA else None
 
 
 def _from_document(document: Mapping[str, Any], origin: str) -> HostProfile:

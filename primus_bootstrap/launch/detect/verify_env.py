@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap.core.commands import run_command
 from primus_bootstrap.core.verdicts import FAIL, PASS, SKIPPED, UNKNOWN, Verdict
-from primus_bootstrap.launch.detect.render import envfiles, facts
+from primus_bootstrap.launch.detect.render import envfiles, gpu_facts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -50,18 +50,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def verify(root: Path) -> tuple[Verdict, ...]:
     """Return records for gpu.json, the environment of a login shell and of a service, and the device files."""
     try:
-        document = json.loads((root / facts.FACTS).read_text("utf-8"))
+        document = json.loads((root / gpu_facts.FACTS).read_text("utf-8"))
         expected = {item["variable"]: item["value"] for item in document["profile"]["variables"]}
         files = [str(path) for path in sorted((root / envfiles.env_path("base")).parent.glob("*.env"))]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        return (Verdict("gpu_facts", "", FAIL, reason=f"/{facts.FACTS} cannot be read: {error}", fix=_APPLY),)
-    good = document.get("schema") == facts.SCHEMA
+        return (Verdict("gpu_facts", "", FAIL, reason=f"/{gpu_facts.FACTS} cannot be read: {error}", fix=_APPLY),)
+    good = document.get("schema") == gpu_facts.SCHEMA
     login = _environment_of(["/usr/bin/env", "-i", "HOME=/", "/bin/sh", "-l", "-c", "env -0"])
     unit = [f"--property=EnvironmentFile={file}" for file in files]
     service = _environment_of(["systemd-run", "--quiet", "--wait", "--pipe", "--collect", *unit, "/usr/bin/env", "-0"])
     return (
         Verdict(
-            "gpu_facts", "", PASS if good else FAIL, expected=facts.SCHEMA, found=str(document.get("schema")), fix="" if good else _APPLY
+            "gpu_facts",
+            "",
+            PASS if good else FAIL,
+            expected=gpu_facts.SCHEMA,
+            found=str(document.get("schema")),
+            fix="" if good else _APPLY,
         ),
         _compare("gpu_env_login", expected, login),
         _compare("gpu_env_service", expected, service),

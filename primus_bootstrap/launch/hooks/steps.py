@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING
 from primus_bootstrap.core import child_processes
 from primus_bootstrap.core.errors import StepError
 from primus_bootstrap.launch import masking
-from primus_bootstrap.launch.runtimes.self_exec import own_command
+from primus_bootstrap.launch.self_exec import own_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from primus_bootstrap.launch.runtimes.run_plan import PlannedStep
+    from primus_bootstrap.launch.run_plan import PlannedStep
 
 _CHANGE = re.compile(r"(env|extra)\.([A-Za-z_][\w.-]*)=(.*)")
 _VARIABLE = re.compile(r"[A-Za-z_]\w*")

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap.core.errors import UsageError
 from primus_bootstrap.core.suggestions import did_you_mean
-from primus_bootstrap.launch.commandline.option_parser import OptionParser
+from primus_bootstrap.launch.option_parser import OptionParser
 from primus_bootstrap.launch.programs import primus_words
 from primus_bootstrap.launch.programs.declarations import Module, UnreadableError
-from primus_bootstrap.launch.runtimes.self_exec import programs_in, read_program
+from primus_bootstrap.launch.self_exec import programs_in, read_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

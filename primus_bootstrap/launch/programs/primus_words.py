@@ -10,7 +10,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap.core.errors import UsageError
-from primus_bootstrap.launch.commandline.option_parser import OptionParser
+from primus_bootstrap.launch.option_parser import OptionParser
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from primus_bootstrap.core.errors import UsageError
 from primus_bootstrap.core.suggestions import nearest
 from primus_bootstrap.launch.programs.declarations import Module, UnreadableError
-from primus_bootstrap.launch.runtimes.self_exec import read_program
+from primus_bootstrap.launch.self_exec import read_program
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from primus_bootstrap.core.errors import UsageError, joined
 from primus_bootstrap.core.suggestions import did_you_mean
-from primus_bootstrap.launch.commandline.option_parser import OptionParser
+from primus_bootstrap.launch.option_parser import OptionParser
 from primus_bootstrap.launch.programs import settings_file, train_settings
-from primus_bootstrap.launch.runtimes.self_exec import presets_in
+from primus_bootstrap.launch.self_exec import presets_in
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -26,7 +26,7 @@ from primus_bootstrap.core.atomic_files import write_all, write_atomic
 from primus_bootstrap.core.child_processes import signal_on_parent_death
 from primus_bootstrap.launch import masking
 from primus_bootstrap.launch.ranks import rank_log
-from primus_bootstrap.launch.runtimes.self_exec import own_command
+from primus_bootstrap.launch.self_exec import own_command
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

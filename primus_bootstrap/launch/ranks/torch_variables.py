@@ -6,12 +6,12 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.launch.runtimes.run_plan import USER
+from primus_bootstrap.launch.run_plan import USER
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from primus_bootstrap.launch.runtimes.run_plan import Plan
+    from primus_bootstrap.launch.run_plan import Plan
 
 # 2.9 and later: FlightRecorder.hpp reads {"TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"}; getCvarInt warns unless it is the first:
 # https://github.com/pytorch/pytorch/tree/v2.9.0/torch/csrc/distributed/c10d (Utils.hpp); the allocator's name:

@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING
 from primus_bootstrap.core import child_processes
 from primus_bootstrap.core.commands import run_command
 from primus_bootstrap.core.errors import PlanError, UsageError
-from primus_bootstrap.launch.commandline.layered_settings import in_schema_order, schema
 from primus_bootstrap.launch.detect import host_profile
+from primus_bootstrap.launch.run_plan import RUN, USER, Plan, Variable
 from primus_bootstrap.launch.runtimes import container_devices, container_image, container_limits, forwarded_plugins, forwarded_settings
 from primus_bootstrap.launch.runtimes.direct_plan import check_arguments, chosen_task, run_folder
 from primus_bootstrap.launch.runtimes.run_folder import make_run_folder, preparing
-from primus_bootstrap.launch.runtimes.run_plan import RUN, USER, Plan, Variable
+from primus_bootstrap.launch.settings.layered_settings import in_schema_order, schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from primus_bootstrap.launch.commandline.layered_settings import Setting
-    from primus_bootstrap.launch.commandline.parser import CommandLine
     from primus_bootstrap.launch.runtimes.direct_plan import LaunchRequest
+    from primus_bootstrap.launch.settings.layered_settings import Setting
+    from primus_bootstrap.launch.settings.parser import CommandLine
 
 _ENGINES = ("docker", "podman", "apptainer")
 _ENGINE_ERRORS = {

@@ -13,7 +13,7 @@ from primus_bootstrap.core.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from primus_bootstrap.launch.commandline.layered_settings import Settings
+    from primus_bootstrap.launch.settings.layered_settings import Settings
 
 _SETTING = "container.image"
 _VENDORS = {"amd": "AMD", "nvidia": "NVIDIA"}

@@ -21,23 +21,23 @@ from primus_bootstrap.launch import masking
 from primus_bootstrap.launch.detect import host_profile
 from primus_bootstrap.launch.diagnose import diagnosis
 from primus_bootstrap.launch.hooks import steps
-from primus_bootstrap.launch.hooks.discovery import AFTER, BEFORE, ON_FAILURE, unpack_built_in
+from primus_bootstrap.launch.hooks.hook_discovery import AFTER, BEFORE, ON_FAILURE, unpack_built_in
 from primus_bootstrap.launch.hooks.steps import StepRunner
 from primus_bootstrap.launch.ranks import follow, rank_log, torch_variables
+from primus_bootstrap.launch.run_plan import HOOK, PATCH
 from primus_bootstrap.launch.runtimes import direct_plan
 from primus_bootstrap.launch.runtimes.direct_plan import launch_prefix, plan_path
 from primus_bootstrap.launch.runtimes.run_folder import make_run_folder, preparing, write_step
-from primus_bootstrap.launch.runtimes.run_plan import HOOK, PATCH
-from primus_bootstrap.launch.runtimes.self_exec import unpack_workloads
+from primus_bootstrap.launch.self_exec import unpack_workloads
 from primus_bootstrap.launch.snapshot import replay, run_snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from primus_bootstrap.launch.commandline.parser import CommandLine
     from primus_bootstrap.launch.hooks.steps import StepResult
+    from primus_bootstrap.launch.run_plan import Plan
     from primus_bootstrap.launch.runtimes.direct_plan import LaunchRequest
-    from primus_bootstrap.launch.runtimes.run_plan import Plan
+    from primus_bootstrap.launch.settings.parser import CommandLine
     from primus_bootstrap.launch.tasks import Task
 
 _SKIP, _MODE = "PRIMUS_SKIP_MAIN_LAUNCH", "RUN_MODE"

@@ -12,22 +12,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.core.errors import PlanError, UsageError
-from primus_bootstrap.launch.commandline.layered_settings import in_schema_order
 from primus_bootstrap.launch.detect import host_profile, numa
-from primus_bootstrap.launch.hooks.discovery import BEFORE, find_hooks, unnumbered_files
-from primus_bootstrap.launch.plugins.discovery import files_of_task, plugin_tasks, sources
+from primus_bootstrap.launch.hooks.hook_discovery import BEFORE, find_hooks, unnumbered_files
+from primus_bootstrap.launch.plugins.plugin_discovery import files_of_task, plugin_tasks, sources
 from primus_bootstrap.launch.ranks import rank
-from primus_bootstrap.launch.runtimes.run_plan import PATCH, PROFILE, RUN, USER, Plan, PlannedStep, Variable
-from primus_bootstrap.launch.runtimes.self_exec import own_command, workloads_folder
-from primus_bootstrap.launch.runtimes.topology import Topology, make_topology
+from primus_bootstrap.launch.run_plan import PATCH, PROFILE, RUN, USER, Plan, PlannedStep, Variable
+from primus_bootstrap.launch.run_topology import Topology, make_topology
+from primus_bootstrap.launch.self_exec import own_command, workloads_folder
+from primus_bootstrap.launch.settings.layered_settings import in_schema_order
 from primus_bootstrap.launch.snapshot import restored_files
 from primus_bootstrap.launch.tasks import HERE, PYTHON, Program, Request, Task, all_tasks, find_task, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from primus_bootstrap.launch.commandline.layered_settings import Settings
-    from primus_bootstrap.launch.plugins.discovery import PluginFile
+    from primus_bootstrap.launch.plugins.plugin_discovery import PluginFile
+    from primus_bootstrap.launch.settings.layered_settings import Settings
 
 SCRIPT = "script"
 HELP = frozenset({"-h", "--help"})

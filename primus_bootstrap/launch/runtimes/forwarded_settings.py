@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap.launch import masking, zipapp_file
-from primus_bootstrap.launch.commandline.layered_settings import BUILT_IN, PREFIX, schema
 from primus_bootstrap.launch.runtimes.forwarded_plugins import write_plugins
-from primus_bootstrap.launch.runtimes.self_exec import archive, workloads_folder
+from primus_bootstrap.launch.self_exec import archive, workloads_folder
+from primus_bootstrap.launch.settings.layered_settings import BUILT_IN, PREFIX, schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from primus_bootstrap.launch.commandline.layered_settings import Key
     from primus_bootstrap.launch.runtimes.direct_plan import LaunchRequest
+    from primus_bootstrap.launch.settings.layered_settings import Key
 
 ONLY_FLAGS = "--only-flags"
 _PORTABLE = "primus-cli.pyz"

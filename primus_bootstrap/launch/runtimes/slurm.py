@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING
 from primus_bootstrap.core import child_processes
 from primus_bootstrap.core.commands import Completed, run_command
 from primus_bootstrap.core.errors import PlanError
-from primus_bootstrap.launch.commandline.layered_settings import in_schema_order
 from primus_bootstrap.launch.detect import host_profile
+from primus_bootstrap.launch.run_plan import RUN, USER, Plan, Variable
 from primus_bootstrap.launch.runtimes import container, container_devices, container_image, forwarded_plugins, forwarded_settings
 from primus_bootstrap.launch.runtimes.direct_plan import check_arguments, chosen_task, run_folder
 from primus_bootstrap.launch.runtimes.run_folder import make_run_folder, preparing, step_path
-from primus_bootstrap.launch.runtimes.run_plan import RUN, USER, Plan, Variable
 from primus_bootstrap.launch.runtimes.slurm_options import COUNT_VARIABLES, check_export, check_typed, option_words
+from primus_bootstrap.launch.settings.layered_settings import in_schema_order
 
 if TYPE_CHECKING:
-    from primus_bootstrap.launch.commandline.parser import CommandLine
     from primus_bootstrap.launch.runtimes.direct_plan import LaunchRequest
+    from primus_bootstrap.launch.settings.parser import CommandLine
 
 # One launcher per node, which starts the ranks and binds them to CPUs. If the launcher of one node fails, Slurm ends the others.
 STEP = ("--ntasks-per-node=1", "--kill-on-bad-exit=1", "--cpu-bind=none")

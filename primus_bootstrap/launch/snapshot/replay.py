@@ -20,7 +20,7 @@ from primus_bootstrap.launch.snapshot import restored_files, run_snapshot, snaps
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from primus_bootstrap.launch.runtimes.run_plan import Plan
+    from primus_bootstrap.launch.run_plan import Plan
     from primus_bootstrap.launch.snapshot.snapshot_diff import Difference
 
 # Variables of a session, of a scheduler's job, or of one run: a replay does not restore them.

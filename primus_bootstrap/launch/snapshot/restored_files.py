@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap.core.errors import PlanError
-from primus_bootstrap.launch.plugins.discovery import PluginFile
-from primus_bootstrap.launch.runtimes.run_plan import PlannedStep
+from primus_bootstrap.launch.plugins.plugin_discovery import PluginFile
+from primus_bootstrap.launch.run_plan import PlannedStep
 from primus_bootstrap.launch.snapshot import code_state, run_snapshot
 
 if TYPE_CHECKING:

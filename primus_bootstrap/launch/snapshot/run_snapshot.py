@@ -26,7 +26,7 @@ from primus_bootstrap.launch.snapshot import code_state, machine_state
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from primus_bootstrap.launch.runtimes.run_plan import Plan
+    from primus_bootstrap.launch.run_plan import Plan
     from primus_bootstrap.launch.snapshot.code_state import FileCopy, Repository
 
 SCHEMA = "primus.snapshot/1"

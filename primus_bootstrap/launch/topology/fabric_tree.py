@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from primus_bootstrap.core.commands import run_command
 from primus_bootstrap.core.errors import PlanError, UsageError
 from primus_bootstrap.launch.detect.nics import natural
-from primus_bootstrap.launch.runtimes.topology import expand_nodes
+from primus_bootstrap.launch.run_topology import expand_nodes
 from primus_bootstrap.launch.topology.tree import UNKNOWN, Item
 
 if TYPE_CHECKING:

@@ -28,14 +28,14 @@ from primus_bootstrap.core.atomic_files import write_if_changed
 from primus_bootstrap.core.errors import PlanError, PrimusError
 from primus_bootstrap.launch.diagnose import kernel_log
 from primus_bootstrap.launch.runtimes.forwarded_plugins import FOLDER as PLUGINS
-from primus_bootstrap.launch.runtimes.self_exec import own_command
+from primus_bootstrap.launch.self_exec import own_command
 from primus_bootstrap.launch.watch import node_record
 from primus_bootstrap.launch.watch.classification import NOT_ITS_TURN
 from primus_bootstrap.launch.watch.job_folder import JobFolder
 from primus_bootstrap.launch.watch.job_owner import check_own_folder
 from primus_bootstrap.launch.watch.job_spec import DIRECT, KUBERNETES
+from primus_bootstrap.launch.watch.kubernetes_objects import POD_IP, POD_NAME, POD_NODE, POD_RANK
 from primus_bootstrap.launch.watch.node_record import NodeRecord
-from primus_bootstrap.launch.watch.targets.kubernetes_objects import POD_IP, POD_NAME, POD_NODE, POD_RANK
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,7 +11,7 @@ from typing import Any
 
 from primus_bootstrap.core.errors import UsageError
 from primus_bootstrap.core.structured import InvalidDataError, Issue, read, readable
-from primus_bootstrap.launch.plugins.discovery import named_plugins, plugin_files, plugin_tasks
+from primus_bootstrap.launch.plugins.plugin_discovery import named_plugins, plugin_files, plugin_tasks
 from primus_bootstrap.launch.watch import job_spec
 from primus_bootstrap.launch.watch.job_spec import DIRECT, KUBERNETES, SLURM, Job
 

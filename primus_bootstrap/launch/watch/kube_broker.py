@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap.core.errors import UsageError
 from primus_bootstrap.core.structured import readable
+from primus_bootstrap.launch.watch import kubernetes_objects as manifests
 from primus_bootstrap.launch.watch.broker_client import Broker, NoAnswerError, RefusedError
 from primus_bootstrap.launch.watch.job_spec import JOB_ID, KUBERNETES, read_job
 from primus_bootstrap.launch.watch.kube_api import ApiRefusedError, ApiSilentError
 from primus_bootstrap.launch.watch.kube_cluster import JobObjects
-from primus_bootstrap.launch.watch.targets import kubernetes_objects as manifests
 
 if TYPE_CHECKING:
     import pwd
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from primus_bootstrap.launch.watch.job_spec import Job
     from primus_bootstrap.launch.watch.kube_api import Api
-    from primus_bootstrap.launch.watch.targets.kubernetes_objects import Kind, Start
+    from primus_bootstrap.launch.watch.kubernetes_objects import Kind, Start
 
 _TIMEOUT_S = 60.0  # the list of nodes of a large cluster has several pages
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")

@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from primus_bootstrap.launch.watch import kubernetes_objects as manifests
 from primus_bootstrap.launch.watch.kube_api import ApiRefusedError
-from primus_bootstrap.launch.watch.targets import kubernetes_objects as manifests
 
 if TYPE_CHECKING:
     from primus_bootstrap.launch.watch.kube_api import Api
-    from primus_bootstrap.launch.watch.targets.kubernetes_objects import Kind, Start
+    from primus_bootstrap.launch.watch.kubernetes_objects import Kind, Start
 
 LOG_LINES = 40
 _FOREGROUND = "Foreground"

@@ -26,8 +26,8 @@ from primus_bootstrap.core.commands import run_command
 from primus_bootstrap.core.errors import PlanError, PrimusError, UsageError
 from primus_bootstrap.core.structured import InvalidDataError, read, readable
 from primus_bootstrap.launch.detect.gpus import MIXED, NONE, OK
-from primus_bootstrap.launch.runtimes.self_exec import own_command
 from primus_bootstrap.launch.safe_files import open_lock
+from primus_bootstrap.launch.self_exec import own_command
 from primus_bootstrap.launch.untrusted import parse_json
 from primus_bootstrap.launch.watch.attempt import read_boot_id
 from primus_bootstrap.launch.watch.job_owner import read_owned

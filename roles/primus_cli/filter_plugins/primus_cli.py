@@ -18,7 +18,7 @@ def primus_cli_problem(settings: Mapping[str, Mapping[str, Any]]) -> str:
     """
     try:
         from primus_bootstrap.core.errors import UsageError  # noqa: PLC0415 - where it is missing the error has a fix
-        from primus_bootstrap.launch.commandline.layered_settings import Given, SettingsFiles, check_names, resolve  # noqa: PLC0415
+        from primus_bootstrap.launch.settings.layered_settings import Given, SettingsFiles, check_names, resolve  # noqa: PLC0415
     except ImportError as error:
         fix = "install primus-bootstrap into the Python that runs ansible-playbook"
         raise AnsibleFilterError(f"primus_bootstrap cannot be imported: {error}. Fix: {fix}") from error

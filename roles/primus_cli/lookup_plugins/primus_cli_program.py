@@ -20,8 +20,7 @@ class LookupModule(LookupBase):
     def run(self, terms: list[str], variables: dict[str, Any] | None = None, **_: Any) -> list[str]:  # noqa: ARG002 - Ansible's signature
         """Return the path, which is in Ansible's temporary folder. The file is built once per run."""
         try:
-            from primus_bootstrap.launch import zipapp_file  # noqa: PLC0415 - if it is missing, the error has a fix
-            from primus_bootstrap.launch.runtimes import self_exec  # noqa: PLC0415 - as above
+            from primus_bootstrap.launch import self_exec, zipapp_file  # noqa: PLC0415 - if it is missing, the error has a fix
         except ImportError as error:
             fix = "install primus-bootstrap into the Python that runs ansible-playbook"
             raise AnsibleError(f"primus_bootstrap cannot be imported: {error}. Fix: {fix}") from error

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap.core.atomic_files import write_if_changed
-from primus_bootstrap.launch.runtimes.self_exec import archive, own_command
+from primus_bootstrap.launch.self_exec import archive, own_command
 from primus_bootstrap.launch.watch import job_state as states
+from primus_bootstrap.launch.watch import kubernetes_objects as manifests
 from primus_bootstrap.launch.watch import node_record
 from primus_bootstrap.launch.watch import observation as observations
 from primus_bootstrap.launch.watch.job_spec import Host
@@ -23,7 +24,6 @@ from primus_bootstrap.launch.watch.kube_api import ApiRefusedError, ApiSilentErr
 from primus_bootstrap.launch.watch.kube_broker import pod_user
 from primus_bootstrap.launch.watch.observation import Candidate, Candidates, NodeObservation, Observation
 from primus_bootstrap.launch.watch.targets import kubernetes_nodes as node_checks
-from primus_bootstrap.launch.watch.targets import kubernetes_objects as manifests
 from primus_bootstrap.launch.watch.targets import kubernetes_pods as pod_status
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from primus_bootstrap.launch.watch.job_spec import Job
     from primus_bootstrap.launch.watch.job_state import State
     from primus_bootstrap.launch.watch.kube_cluster import Cluster
+    from primus_bootstrap.launch.watch.kubernetes_objects import Kind, Start
     from primus_bootstrap.launch.watch.node_record import NodeRecord
-    from primus_bootstrap.launch.watch.targets.kubernetes_objects import Kind, Start
     from primus_bootstrap.launch.watch.targets.kubernetes_pods import Pod
 
 _STUCK_S = 60.0  # a registry may be unreachable for a moment

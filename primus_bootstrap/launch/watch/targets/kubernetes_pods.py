@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap.launch.watch import observation as observations
+from primus_bootstrap.launch.watch.kubernetes_objects import INDEX, RANK
 from primus_bootstrap.launch.watch.observation import NodeObservation
-from primus_bootstrap.launch.watch.targets.kubernetes_objects import INDEX, RANK
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.core.commands import run_command
-from primus_bootstrap.launch.runtimes.self_exec import own_command
+from primus_bootstrap.launch.run_topology import expand_nodes
 from primus_bootstrap.launch.runtimes.slurm import CPUS_LINE, STEP
-from primus_bootstrap.launch.runtimes.topology import expand_nodes
+from primus_bootstrap.launch.self_exec import own_command
 from primus_bootstrap.launch.watch import job_state as states
 from primus_bootstrap.launch.watch import node_record
 from primus_bootstrap.launch.watch import observation as observations

@@ -1,6 +1,6 @@
 """The tasks that can follow `--`.
 
-They are each module of this package with `TASK = Task(...)`, entry points in the group `primus_cli.tasks`, and tasks of plug-ins.
+They are each module of `builtin_tasks` with `TASK = Task(...)`, entry points in the group `primus_cli.tasks`, and tasks of plug-ins.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
 GROUP = "primus_cli.tasks"
+_BUILT_IN = "primus_bootstrap.launch.builtin_tasks"
 TORCHRUN, PYTHON, HERE = "torchrun", "python", "here"
 
 
@@ -82,8 +83,9 @@ def all_tasks(plugins: Sequence[Task] = ()) -> Mapping[str, Task]:
         UsageError: Two tasks have the same name, or an entry point is not a Task.
     """
     found: dict[str, Task] = {}
-    for module in pkgutil.iter_modules(__path__):
-        task = importlib.import_module(f"{__name__}.{module.name}").TASK
+    builtin = importlib.import_module(_BUILT_IN)  # by name, because these modules import this one
+    for module in pkgutil.iter_modules(builtin.__path__):
+        task = importlib.import_module(f"{_BUILT_IN}.{module.name}").TASK
         found[task.name] = task
     for point in _entry_points():
         task = point.load()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _HERE = Path(__file__)
-_PACKAGE_DEPTH = 3  # from this file up to the folder on sys.path
+_PACKAGE_DEPTH = 2  # from this file up to the folder on sys.path
 _IN_ARCHIVE = "workloads/"
 
 
@@ -52,7 +52,7 @@ def workloads_folder(setting: str, environment: Mapping[str, str]) -> Path:
     found = archive()
     if found:
         return _unpacked_folder(found, environment)
-    package = _HERE.parents[2]
+    package = _HERE.parents[1]
     for folder in (package.parent / "workloads", package / "content" / "workloads"):
         if folder.is_dir():
             return folder

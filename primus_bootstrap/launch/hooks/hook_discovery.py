@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap.core.errors import UsageError
 from primus_bootstrap.launch.detect.nics import natural
-from primus_bootstrap.launch.runtimes.file_owner import check_owner
-from primus_bootstrap.launch.runtimes.run_plan import PlannedStep
-from primus_bootstrap.launch.runtimes.self_exec import archive, unpack_resource
+from primus_bootstrap.launch.file_owner import check_owner
+from primus_bootstrap.launch.run_plan import PlannedStep
+from primus_bootstrap.launch.self_exec import archive, unpack_resource
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -7,13 +7,13 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap.launch import masking
-from primus_bootstrap.launch.runtimes.topology import Topology
+from primus_bootstrap.launch.run_topology import Topology
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from primus_bootstrap.launch.commandline.layered_settings import Setting
-    from primus_bootstrap.launch.plugins.discovery import PluginFile
+    from primus_bootstrap.launch.plugins.plugin_discovery import PluginFile
+    from primus_bootstrap.launch.settings.layered_settings import Setting
 
 SCHEMA = "primus.plan/1"
 # The origins of variables, weakest first.

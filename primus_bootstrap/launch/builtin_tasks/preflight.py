@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from primus_bootstrap.launch.checks import preflight
-from primus_bootstrap.launch.runtimes.self_exec import own_command
+from primus_bootstrap.launch.checks import preflight_program
+from primus_bootstrap.launch.self_exec import own_command
 from primus_bootstrap.launch.tasks import PYTHON, Program, Request, Task, long_option
 
 
@@ -18,18 +18,18 @@ def check(request: Request) -> tuple[str, ...]:
     Raises:
         UsageError: An argument is wrong.
     """
-    preflight.check_arguments(request.arguments)
+    preflight_program.check_arguments(request.arguments)
     return ()
 
 
 TASK = Task(
     name="preflight",
     meaning="Check every node: GPUs, links, RDMA ports, memory, disks, kernel, limits, torch, and the name of node 0.",
-    usage="[--gpu] [--network] [--host] [--job] [--checks GLOB,!GLOB] [--list] [--json] [--expect-json FILE] [--expect-gpus N] "
-    "[--min-free-gib N]",
+    usage="[--gpu] [--network] [--host] [--job] [--checks GLOB,!GLOB] [--list] [--json] [--expect-json FILE] [--expect-source TEXT] "
+    "[--expect-gpus N] [--min-free-gib N]",
     launcher=PYTHON,
     program=program,
     check=check,
-    help=lambda _: preflight.help_text(),
+    help=lambda _: preflight_program.help_text(),
     added=long_option,
 )

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap.core.errors import UsageError
 from primus_bootstrap.core.suggestions import did_you_mean
+from primus_bootstrap.launch.file_owner import check_owner
 from primus_bootstrap.launch.plugins import DECORATOR
-from primus_bootstrap.launch.runtimes.file_owner import check_owner
-from primus_bootstrap.launch.runtimes.self_exec import own_command
+from primus_bootstrap.launch.self_exec import own_command
 from primus_bootstrap.launch.tasks import PYTHON, TORCHRUN, Program, Request, Task, long_option
 
 if TYPE_CHECKING:

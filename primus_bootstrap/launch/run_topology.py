@@ -12,8 +12,8 @@ from primus_bootstrap.launch.detect.gpus import MIXED, NONE, OK
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from primus_bootstrap.launch.commandline.layered_settings import Settings
     from primus_bootstrap.launch.detect.gpus import GpuFindings
+    from primus_bootstrap.launch.settings.layered_settings import Settings
 
 DEFAULT_PORT = 29400  # torchrun's default for c10d: https://docs.pytorch.org/docs/stable/elastic/run.html
 # Below the range of outgoing connections on Linux (32768-60999, ip_local_port_range).

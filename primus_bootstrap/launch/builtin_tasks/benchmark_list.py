@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.launch.programs.benchmarks import listing
-from primus_bootstrap.launch.runtimes.self_exec import workloads_folder
+from primus_bootstrap.launch.self_exec import workloads_folder
 from primus_bootstrap.launch.tasks import HERE, Task
 
 if TYPE_CHECKING:

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap.core.errors import UsageError
 from primus_bootstrap.core.suggestions import did_you_mean
-from primus_bootstrap.launch.commandline.layered_settings import Given, SettingValueError, from_text, schema
+from primus_bootstrap.launch.settings.layered_settings import Given, SettingValueError, from_text, schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from primus_bootstrap.launch.commandline.layered_settings import Key
+    from primus_bootstrap.launch.settings.layered_settings import Key
 
 RUNTIMES = ("direct", "container", "slurm")
 _NAME = re.compile(r"[A-Za-z_]\w*")

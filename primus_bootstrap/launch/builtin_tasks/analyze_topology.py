@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 def run(arguments: Sequence[str]) -> int:
     """Print the topology; return the exit code."""
-    from primus_bootstrap.launch.topology import program  # noqa: PLC0415 - the registry loads every task, and few runs need this one
+    from primus_bootstrap.launch.topology import topology_program  # noqa: PLC0415 - the registry loads every task; few runs need this
 
-    return program.main(arguments)
+    return topology_program.main(arguments)
 
 
 TASK = Task(

@@ -1,7 +1,7 @@
 """Check this node and print verdict records: the task `preflight` and the command `primus-cli preflight`.
 
-    primus-cli preflight [--gpu] [--network] [--host] [--job] [--checks GLOB,!GLOB] [--list] [--json] [--expect-json FILE] [--expect-gpus N]
-                         [--min-free-gib N]
+    primus-cli preflight [--gpu] [--network] [--host] [--job] [--checks GLOB,!GLOB] [--list] [--json] [--expect-json FILE]
+                         [--expect-source TEXT] [--expect-gpus N] [--min-free-gib N]
     primus-cli RUNTIME … -- preflight …      the same on every node of a run; the records are also written to the run folder
 
 Exit codes:
@@ -28,8 +28,8 @@ from primus_bootstrap.launch.checks.catalogue import AREAS, all_checks, select
 from primus_bootstrap.launch.checks.expected import read_expected
 from primus_bootstrap.launch.checks.model import PREFIX, Node
 from primus_bootstrap.launch.checks.runner import run_checks
-from primus_bootstrap.launch.commandline.option_parser import OptionParser
 from primus_bootstrap.launch.detect import sysfs
+from primus_bootstrap.launch.option_parser import OptionParser
 
 if TYPE_CHECKING:
     import argparse
@@ -87,7 +87,7 @@ def _run(options: argparse.Namespace) -> int:
     run_dir = os.environ.get("RUN_DIR", "")
     host = os.environ.get("PRIMUS_NODE") or socket.gethostname()
     root = sysfs.Host(options.sysfs)
-    expected = read_expected(root, options.expect_json, {"gpus": options.expect_gpus})
+    expected = read_expected(root, options.expect_json, {"gpus": options.expect_gpus}, source=options.expect_source)
     node = Node(root, expected, dict(os.environ), Path(run_dir or "."), options.min_free_gib)
     signal.signal(signal.SIGTERM, _exit_on_signal)
     records = [record for record in run_checks(checks, node, host) if record.check[len(PREFIX) :] in names]
@@ -126,6 +126,12 @@ def _parser() -> OptionParser:
     parser.add_argument("--json", action="store_true", help='print {"verdicts": [record, …]}')
     parser.add_argument("--checks", default="", metavar="GLOB,!GLOB", help="areas, checks or records to run; ! excludes (default: all)")
     parser.add_argument("--expect-json", default="", metavar="FILE", help="expected values of this node; - reads standard input")
+    parser.add_argument(
+        "--expect-source",
+        default="--expect-json",
+        metavar="TEXT",
+        help="where the values of --expect-json come from; the results name it as their source (default: --expect-json)",
+    )
     parser.add_argument(
         "--expect-gpus", type=int, metavar="N", help="expected number of GPUs (default: the number in /etc/primus/gpu.json)"
     )

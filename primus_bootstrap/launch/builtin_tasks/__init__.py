@@ -1,0 +1,1 @@
+"""The tasks of this program, one module each with `TASK = Task(...)`."""
