@@ -1,6 +1,6 @@
-"""Paths of the shipped playbooks, roles, inventories and workloads.
+"""Paths of the shipped playbooks, roles, inventories, workloads and data that several packages read.
 
-In a checkout they are next to the package; in a wheel they are in its folder `content/`.
+In a checkout the folders are next to the package; in a wheel they are in its folder `content/`.
 """
 
 from __future__ import annotations
@@ -47,6 +47,11 @@ def topologies_dir() -> Path:
 def jobs_dir() -> Path:
     """Return the folder of the shipped training jobs, with one file per job."""
     return content_root() / "workloads" / "jobs"
+
+
+def bench_policy() -> Path:
+    """Return the default policy of the bench."""
+    return _PACKAGE / "bench" / "data" / "policy.yml"
 
 
 def ansible_cfg() -> Path:

@@ -2,19 +2,41 @@
 
 from __future__ import annotations
 
+import json
 import os
+from typing import TYPE_CHECKING
 
 import pytest
 
+from primus_bootstrap.bench.quarantine.policy import load_policy
+from primus_bootstrap.bench.results.step_commands import BenchRequest, step_command
 from primus_bootstrap.launch.checks import catalogue, preflight_program
+from primus_bootstrap.launch.checks.expected import faults, read_expected
 from primus_bootstrap.launch.checks.limits import table
+from primus_bootstrap.launch.checks.model import Check
+from primus_bootstrap.launch.detect import sysfs
 from tests.integration.launch_cli_rig import ROOT
 from tests.unit.checks_rig import CHECKS
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 MANUAL = ROOT / "docs" / "node-checks.md"
 BEGIN, END = "<!-- checks: renewed by PRIMUS_UPDATE_GOLDEN=1 pytest tests/unit/test_checks_program.py -->\n", "<!-- end of checks -->\n"
 
 
+def _check(area: str, name: str, *records: str) -> Check:
+    return Check(name, "", "", lambda _: (), records=records, area=area)
+
+
+SOME_CHECKS = (
+    _check("gpu", "gpu_pcie", "gpu_pcie_width", "gpu_pcie_speed"),
+    _check("network", "rdma_ports"),
+    _check("network", "link_flaps"),
+    _check("host", "kernel_log", "kernel_gpu", "kernel_disk"),
+    _check("host", "kernel_taint"),
+    _check("host", "versions", "kernel_version", "bios_version"),
+)
 PATTERNS = [
     ("gpu_pcie", {"gpu_pcie_width", "gpu_pcie_speed"}),
     ("preflight_gpu_pcie_width", {"gpu_pcie_width"}),
@@ -27,7 +49,7 @@ PATTERNS = [
 @pytest.mark.parametrize(("patterns", "names"), PATTERNS)
 def test_patterns_select_records(patterns: str, names: set[str]) -> None:
     """Patterns include and exclude areas, checks and records, with or without the prefix."""
-    _, found = catalogue.select(catalogue.all_checks(), patterns)
+    _, found = catalogue.select(SOME_CHECKS, patterns)
 
     assert found == names
 
@@ -80,3 +102,31 @@ def test_every_option_of_the_program_is_in_the_help_of_the_task() -> None:
     task = (ROOT / "primus_bootstrap/launch/builtin_tasks/preflight.py").read_text()
 
     assert sorted(option for option in options - {"--help", "--sysfs"} if option not in task) == []
+
+
+WRONG_EXPECTATIONS = [
+    ({"gpus": 8, "kernel": "6.8.0-60-generic", "swap": True, "bios": None, "rdma_firmware": {"a": "1"}}, []),
+    ({"gpu_modell": "MI300X"}, [("unknown key gpu_modell", "did you mean gpu_model?")]),
+    ({"gpus": "eight"}, [("gpus is 'eight', not a number", "give a number: the number of GPUs on the PCI bus")]),
+    ({"gpus": True}, [("gpus is True, not a number", "give a number: the number of GPUs on the PCI bus")]),
+    ({"swap": 1}, [("swap is 1, not a switch", "give a switch: whether swap may be on")]),
+]
+
+
+@pytest.mark.parametrize(("values", "found"), WRONG_EXPECTATIONS)
+def test_unknown_names_and_wrong_types_of_expected_values_are_faults(values: dict[str, object], found: list[tuple[str, str]]) -> None:
+    """`validate` and --expect-json report them."""
+    assert list(faults(values)) == found
+
+
+def test_a_bench_names_the_inventory_as_the_source_of_its_expected_values(tmp_path: Path) -> None:
+    """Nobody typed its --expect-json. The program accepts the step's command line."""
+    step = load_policy().tiers["checks"].steps[0]
+    file = tmp_path / "expected.json"
+    file.write_text(json.dumps({"gpus": 8}))
+    words = step_command(step, BenchRequest("checks", "", "primus-cli", "", "", force=False), "auto")["argv"][2:]
+
+    options = preflight_program._parser().parse([str(file) if word == "{expected}" else word for word in words])
+    expected = read_expected(sysfs.Host(tmp_path), options.expect_json, source=options.expect_source)
+
+    assert (expected.get("gpus"), expected.source("gpus")) == (8, "bench_expected or gpu_env_count in hosts.yaml")

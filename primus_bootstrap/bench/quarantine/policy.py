@@ -5,19 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import yaml
 
+from primus_bootstrap import content
 from primus_bootstrap.bench.reason_codes import Code
 from primus_bootstrap.core.errors import InventoryError, Problem
 from primus_bootstrap.core.structured import NOT_EMPTY, Constraint, InvalidDataError, Issue, at_least, read, readable
 from primus_bootstrap.core.suggestions import did_you_mean
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 SCHEMA = "primus.bench-policy/1"
-SHIPPED = Path(__file__).parents[1] / "data" / "policy.yml"
+SHIPPED = content.bench_policy()
 PREFLIGHT = "preflight"
 # The programs in workloads/bench.
 Benchmark = Literal["attention", "collectives", "gemm", "host_device", "launch_overhead", "memory_bandwidth", "overlap", "storage", "trial"]
@@ -188,12 +191,12 @@ def load_policy(path: Path = SHIPPED) -> Policy:
         problem = Problem(str(path), 0, f"cannot read it: {error}", f"write it like the shipped policy, {SHIPPED}", _RULE)
         raise InventoryError([problem]) from error
     try:
-        content = read(_PolicyFile, data, schema=SCHEMA)
+        file = read(_PolicyFile, data, schema=SCHEMA)
     except InvalidDataError as error:
         problems = [Problem(str(path), 0, str(issue), issue.fix or _DOCS, _RULE) for issue in error.issues]
         raise InventoryError(problems) from error
-    tiers = {name: Tier(name, entry.meaning, entry.budget_s, entry.steps) for name, entry in content.tiers.items()}
-    return Policy(content.bench_quarantine_limit_percent, content.clock_skew_s, tiers, content.checks)
+    tiers = {name: Tier(name, entry.meaning, entry.budget_s, entry.steps) for name, entry in file.tiers.items()}
+    return Policy(file.bench_quarantine_limit_percent, file.clock_skew_s, tiers, file.checks)
 
 
 def _join(value: Any) -> str:

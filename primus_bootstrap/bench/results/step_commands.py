@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 # The tier that measures nothing.
 NO_TIER = "none"
 _WITHOUT_DEVICE = (PREFLIGHT, "storage")
+# What the results of node checks name as the source of `{expected}`.
+_EXPECTED = "bench_expected or gpu_env_count in hosts.yaml"
 # The program ends itself after its own time limit; the host kills it this much later.
 _KILL_MARGIN_S = 60
 
@@ -72,7 +74,7 @@ def step_command(step: Step, request: BenchRequest, device: str, repeats: int = 
         step = replace(step, options={**step.options, **{name: value for name, value in request.trial.items() if value}})
     words = list(step.arguments())
     if step.run == PREFLIGHT:
-        return _limited(step, [request.program, PREFLIGHT, "--json", "--expect-json", "{expected}", *words])
+        return _limited(step, [request.program, PREFLIGHT, "--json", "--expect-json", "{expected}", "--expect-source", _EXPECTED, *words])
     if repeats and "--repeats" in words:
         words[words.index("--repeats") + 1] = str(repeats)
     if step.run == "storage":

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.inventory.rules import (
+    bench,
     closed_network,
     gateway,
     group_membership,
@@ -46,6 +47,7 @@ RULES: tuple[Rule, ...] = (
     *kubernetes_services.RULES,
     *closed_network.RULES,
     *scheduling.RULES,
+    *bench.RULES,
 )
 
 

@@ -57,7 +57,11 @@ def _count(node: Node, ports: tuple[Port, ...], up: list[Port]) -> Verdict:
         return pass_or_fail(good=len(up) >= expected, reason=reason, fix=_FIX, expected=f">= {expected:g}", **fields)
     if up:
         return passed(**fields)
-    return unknown("no port is ACTIVE, and the expected number is not known", fix="set rdma_ports in bench_expected (hosts.yaml) or in --expect-json", **fields)
+    return unknown(
+        "no port is ACTIVE, and the expected number is not known",
+        fix="set rdma_ports in bench_expected (hosts.yaml) or in --expect-json",
+        **fields,
+    )
 
 
 def _count_named(node: Node, named: tuple[str, ...], up: list[Port]) -> Verdict:
