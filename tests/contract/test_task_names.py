@@ -34,7 +34,8 @@ def items_in(tasks: Any) -> Iterator[dict[str, Any]]:
 
 def items_of(path: Path) -> list[dict[str, Any]]:
     """Return every play, block, task and handler of a file."""
-    data = yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
+    with path.open("rb") as file:  # a file, not its text: so an error names it
+        data = yaml.load(file, Loader=yaml.CSafeLoader)
     return list(items_in(data)) if isinstance(data, list) and all(isinstance(item, dict) for item in data) else []
 
 

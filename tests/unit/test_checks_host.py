@@ -17,6 +17,72 @@ EDAC = "sys/devices/system/edac/mc/mc0"
 MOUNTS = "22 1 8:1 / / rw,relatime - ext4 /dev/sda1 {0},errors=remount-ro\n30 22 7:0 / /snap/x ro - squashfs /dev/loop0 ro"
 
 
+# The checks of disks start a tool: tests/integration/test_checks_host_real.py.
+# record, path, its new content (None: the file is removed), verdict
+WRONG = [
+    ("memory_size", "proc/meminfo", "MemTotal: 1800000000 kB", "fail"),
+    ("memory_size", "proc/meminfo", "nothing", "unknown"),
+    ("memory_nodes", "sys/devices/system/node/node1/meminfo", "Node 1 MemTotal: 800000000 kB", "fail"),
+    ("memory_nodes", "sys/devices/system/node/node1/meminfo", "", "unknown"),
+    ("memory_nodes", "sys/devices/system/node/node1/cpulist", "", "skipped"),
+    ("memory_errors", f"{EDAC}/ue_count", 1, "fail"),
+    ("memory_errors", f"{EDAC}/ce_count", 11, "fail"),
+    ("memory_errors", f"{EDAC}/ce_count", 9, "pass"),
+    ("memory_errors", f"{EDAC}/ce_count", None, "unknown"),
+    ("numa_balancing", "proc/sys/kernel/numa_balancing", 1, "fail"),
+    ("numa_balancing", "proc/sys/kernel/numa_balancing", "?", "unknown"),
+    ("numa_balancing", "proc/sys/kernel/numa_balancing", None, "skipped"),
+    ("transparent_hugepages", "sys/kernel/mm/transparent_hugepage/enabled", "[always] madvise never", "fail"),
+    ("transparent_hugepages", "sys/kernel/mm/transparent_hugepage/enabled", "always madvise never", "unknown"),
+    ("hugepages", "proc/meminfo", "MemTotal: 1000 kB\nHugetlb: 100 kB", "fail"),
+    ("hugepages", "proc/meminfo", "MemTotal: 100000 kB\nHugePages_Total: 10\nHugepagesize: 2048 kB", "fail"),
+    ("swap", "proc/swaps", "Filename Type Size Used Priority\n/dev/sda2 partition 8388604 0 -2", "fail"),
+    ("swap", "proc/swaps", None, "unknown"),
+    ("cpu_governor", "sys/devices/system/cpu/cpu2/cpufreq/scaling_governor", "powersave", "fail"),
+    ("disk_writable", "proc/1/mountinfo", MOUNTS.format("ro"), "fail"),
+    ("disk_writable", "proc/1/mountinfo", MOUNTS.format("rw"), "pass"),
+    ("disk_writable", "proc/1/mountinfo", "rubbish", "unknown"),
+    ("kernel_taint", "proc/sys/kernel/tainted", 12289 | 1 << 4, "fail"),
+    ("kernel_taint", "proc/sys/kernel/tainted", "", "unknown"),
+]
+
+
+@pytest.mark.parametrize(("record", "path", "content", "verdict"), WRONG, ids=[f"{row[0]}-{row[3]}-{i}" for i, row in enumerate(WRONG)])
+def test_each_check_detects_its_fault(record: str, path: str, content: object, verdict: str, tmp_path: Path) -> None:
+    """A value that cannot be read gives unknown."""
+    machine = plain_machine(tmp_path)
+    if content is None:
+        (machine.root / path).unlink()
+    else:
+        machine.write(path, content)
+    found = machine.records(record)
+    worst = next((item for item in found if item.verdict != "pass"), found[0])
+
+    assert worst.verdict == verdict
+    assert bool(worst.fix) == (verdict in {"fail", "unknown"})
+
+
+EXPECTED = [
+    ("numa_balancing", {"numa_balancing": True}, "fail"),
+    ("transparent_hugepages", {"transparent_hugepages": "madvise"}, "fail"),
+    ("cpu_governor", {"cpu_governor": "schedutil"}, "fail"),
+    ("kernel_version", {"kernel": "6.8.0-61-generic"}, "fail"),
+    ("kernel_version", {"kernel": "6.8.0-60-generic"}, "pass"),
+    ("bios_version", {"bios": "1.7.5"}, "pass"),
+    ("memory_size", {"ram_gib": 2048}, "fail"),
+]
+
+
+@pytest.mark.parametrize(("record", "values", "verdict"), EXPECTED)
+def test_the_inventory_overrides_the_default(record: str, values: dict[str, object], verdict: str, tmp_path: Path) -> None:
+    """The record names the inventory as its source."""
+    machine = plain_machine(tmp_path)
+    machine.values.update(values)
+    first = machine.records(record)[0]
+
+    assert (first.verdict, "the test" in first.source) == (verdict, True)
+
+
 def test_an_expected_version_that_cannot_be_read_is_unknown(tmp_path: Path) -> None:
     """Without DMI the firmware's version is not known."""
     machine = plain_machine(tmp_path)

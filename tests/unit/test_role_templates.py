@@ -56,7 +56,9 @@ def test_complete_files_start_with_the_ansible_mark(path: Path) -> None:
     """service_hosts.j2 is inserted into such a file. Of known_hosts.j2 the broker reads the first line as the host's address."""
     first = path.read_text(encoding="utf-8").splitlines()[0]
 
-    assert "ansible_managed | comment" in first or path.name in ("service_hosts.j2", "known_hosts.j2")
+    marked = "ansible_managed | comment" in first or path.name in ("service_hosts.j2", "known_hosts.j2")
+    line = "`{{ ansible_managed | comment }}`"
+    assert marked, f"begin {path} with {line}; write a file whose readers must not see that line with `copy` and `content`"
 
 
 def test_undefined_variable_stops_the_rendering() -> None:

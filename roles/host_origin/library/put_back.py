@@ -33,8 +33,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "units": STRINGS,  # units of the role: stopped and disabled
     "package_units": STRINGS,  # units of packages: restored; stopped if they are new or the record is incomplete
     "system_units": STRINGS,  # units of the distribution: restored; stopped if they are new
-    "files": STRINGS,  # files and folders of the role: removed
-    "replaced": STRINGS,  # files of packages that the role overwrites: restored
+    # Both get back what they were before the first apply. If the record does not tell, `files` are removed and `replaced` are kept.
+    "files": STRINGS,  # files and folders that only the role writes
+    "replaced": STRINGS,  # files that packages or people may have written before the role
     "blocks": STRINGS,  # files with a marked block: the block is removed
     "folders": STRINGS,  # folders of the role: removed if empty
     "packages": STRINGS,  # removed if they are new
