@@ -7,6 +7,7 @@ import re
 import pytest
 
 from primus_bootstrap.launch.commandline import main
+from primus_bootstrap.launch.tasks import all_tasks
 
 VERBS = ("analyze", "config", "diagnose", "env", "host-env", "preflight", "snapshot", "tasks", "verify-env")
 
@@ -58,6 +59,18 @@ def test_no_existing_verb_is_unknown(verb: str, capsys: pytest.CaptureFixture[st
 
     assert code == 2
     assert "unknown runtime or verb" not in text
+
+
+@pytest.mark.parametrize("task", sorted(all_tasks()))
+@pytest.mark.parametrize("runtime", ["direct", "container", "slurm srun -N 1"])
+def test_each_task_prints_its_help_through_each_runtime(runtime: str, task: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The help needs no image, no srun and no argument of the task."""
+    code = run(*f"{runtime} -- {task} --help".split())
+    output = capsys.readouterr()
+
+    assert (code, output.err) == (0, "")
+    assert re.match(r"(usage: )?primus-cli ", output.out)
+    assert task in output.out
 
 
 @pytest.mark.parametrize("runtime", ["direct", "container"])

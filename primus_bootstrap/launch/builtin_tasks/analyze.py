@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.launch.tasks import HERE, Task, find_task
+from primus_bootstrap.launch.tasks import HERE, Request, Task, find_task
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,6 +17,13 @@ def run(arguments: Sequence[str]) -> int:
     return analyze.main(arguments)
 
 
+def help_text(_request: Request) -> str:
+    """Return the text of --help."""
+    from primus_bootstrap.launch.diagnose import analyze  # noqa: PLC0415 - as above
+
+    return analyze.help_text()
+
+
 def main(words: Sequence[str]) -> int:
     """Run `primus-cli analyze …`; return the exit code."""
     task, arguments = find_task(("analyze", *words))
@@ -24,5 +31,10 @@ def main(words: Sequence[str]) -> int:
 
 
 TASK = Task(
-    name="analyze", meaning="Summarize a run: command, speed, and the cause of a failure.", usage="RUN_FOLDER...", launcher=HERE, run=run
+    name="analyze",
+    meaning="Summarize a run: command, speed, and the cause of a failure.",
+    usage="RUN_FOLDER... [--json]",
+    launcher=HERE,
+    run=run,
+    help=help_text,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.launch.tasks import HERE, Task
+from primus_bootstrap.launch.tasks import HERE, Request, Task
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,10 +17,18 @@ def run(arguments: Sequence[str]) -> int:
     return topology_program.main(arguments)
 
 
+def help_text(_request: Request) -> str:
+    """Return the text of --help."""
+    from primus_bootstrap.launch.topology import topology_program  # noqa: PLC0415 - as above
+
+    return topology_program.help_text()
+
+
 TASK = Task(
     name="analyze topology",
     meaning="Show GPUs, NICs, NUMA nodes, PCIe switches, GPU links, and racks and switches, as a tree and as a picture.",
     usage="[--visualize [FILE.svg|FILE.html]] [--fabric FILE] [--recorded FILE] [--json]",
     launcher=HERE,
     run=run,
+    help=help_text,
 )

@@ -20,4 +20,11 @@ def run(_arguments: Sequence[str]) -> int:
     return 0
 
 
-TASK = Task(name="benchmark --list", meaning="List the benchmarks.", usage="(no options)", launcher=HERE, run=run)
+TASK = Task(
+    name="benchmark --list",
+    meaning="List the benchmarks.",
+    usage="(no options)",
+    launcher=HERE,
+    run=run,
+    help=lambda _: "usage: primus-cli direct -- benchmark --list\n\nPrint the name of each benchmark and what it measures.\n",
+)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from primus_bootstrap.core.errors import UsageError
 from primus_bootstrap.launch.checkpoints import newest_complete
 from primus_bootstrap.launch.diagnose import diagnosis
+from primus_bootstrap.launch.option_parser import OptionParser
 from primus_bootstrap.launch.ranks import rank_log
 from primus_bootstrap.launch.snapshot import run_snapshot
 
@@ -34,17 +35,27 @@ def main(words: Sequence[str]) -> int:
     """Print the analysis of run folders.
 
     Raises:
-        UsageError: No folder is given, or one is not a run folder.
+        UsageError: No folder is given, one is not a run folder, or an option is unknown.
     """
-    names = [word for word in words if word != "--json"]
-    if not names or any(name.startswith("-") for name in names):
-        raise UsageError("analyze: no run folder is given", fix="primus-cli direct -- analyze RUN_FOLDER... [--json]")
-    found = [analyze(Path(name)) for name in names]
-    if "--json" in words:
+    options = _parser().parse(words)
+    found = [analyze(folder) for folder in options.folders]
+    if options.json:
         sys.stdout.write(json.dumps(found if len(found) > 1 else found[0], indent=2) + "\n")
     else:
         sys.stdout.write("\n".join(text(item) for item in found))
     return 0
+
+
+def help_text() -> str:
+    """Return the text of --help."""
+    return _parser().format_help()
+
+
+def _parser() -> OptionParser:
+    parser = OptionParser("primus-cli analyze", "Summarize runs: command, exit codes of the ranks, speed, and the cause of a failure.")
+    parser.add_argument("folders", nargs="+", type=Path, metavar="RUN_FOLDER", help="the folder that a run prints in its last line")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+    return parser
 
 
 def analyze(run_dir: Path) -> dict[str, Any]:

@@ -7,7 +7,6 @@ Exit codes: 0 printed, 2 an option or a file is wrong, 3 the inventory cannot be
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import socket
@@ -20,6 +19,7 @@ from primus_bootstrap.core.atomic_files import write_atomic
 from primus_bootstrap.core.errors import UsageError
 from primus_bootstrap.launch.checks.model import Node
 from primus_bootstrap.launch.detect import sysfs
+from primus_bootstrap.launch.option_parser import OptionParser
 from primus_bootstrap.launch.topology import fabric_tree, picture
 from primus_bootstrap.launch.topology.gpu_links import GpuLinks, read_links
 from primus_bootstrap.launch.topology.node_tree import node_tree
@@ -67,7 +67,7 @@ def main(words: Sequence[str]) -> int:
     Raises:
         PrimusError: A file is wrong, or the picture cannot be written.
     """
-    options = _parser().parse_args(words)
+    options = _parser().parse(words)
     found = _recorded(options.recorded) if options.recorded else _read(options.sysfs, options.node)
     if options.fabric:
         found = Topology(found.node, found.links, fabric_tree.read_fabric(options.fabric))
@@ -81,10 +81,13 @@ def main(words: Sequence[str]) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="primus-cli analyze topology", description="Print the topology of this node and of its fabric as a tree, and draw it."
-    )
+def help_text() -> str:
+    """Return the text of --help."""
+    return _parser().format_help()
+
+
+def _parser() -> OptionParser:
+    parser = OptionParser("primus-cli analyze topology", "Print the topology of this node and of its fabric as a tree, and draw it.")
     parser.add_argument(
         "--visualize",
         nargs="?",
