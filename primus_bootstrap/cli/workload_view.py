@@ -80,13 +80,21 @@ def _attempts_table(attempts: Sequence[Mapping[str, Any]]) -> Any:
     table = plain_table("attempt", "hosts", "started", "took", "to the first step", "steps", "exit", "cause")
     for attempt in attempts:
         started, ended, first = attempt.get("started") or 0.0, attempt.get("ended") or 0.0, attempt.get("first_step_at") or 0.0
-        steps = f"{attempt['first_step']} to {attempt['last_step']}" if attempt.get("first_step") is not None else "none"
         took = duration_text(ended - started) if started and ended else ""
         to_first = f"{first - started:.1f} s" if first and started else ""
         cause = ": ".join(str(attempt[key]) for key in ("cause", "reason") if attempt.get(key))
         code = _number(attempt.get("exit_code"))
-        table.add_row(str(attempt["attempt"]), _hosts(attempt.get("hosts") or ()), clock_text(started), took, to_first, steps, code, cause)
+        number, hosts, steps = str(attempt["attempt"]), _hosts(attempt.get("hosts") or ()), _steps(attempt)
+        table.add_row(number, hosts, clock_text(started), took, to_first, steps, code, cause)
     return table
+
+
+def _steps(attempt: Mapping[str, Any]) -> str:
+    """Return the steps of an attempt. The newest one may be known before the first one."""
+    first, last = attempt.get("first_step"), attempt.get("last_step")
+    if last is None:
+        return "none"
+    return f"up to {last}" if first is None else f"{first} to {last}"
 
 
 def _state(job: JobStatus) -> str:

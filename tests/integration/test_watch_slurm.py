@@ -125,7 +125,7 @@ def test_a_node_that_slurm_loses_is_excluded(site: Site, slurm: SlurmStandIn) ->
 
 @LONG
 def test_a_killed_launcher_excludes_no_node(site: Site, slurm: SlurmStandIn) -> None:
-    """Slurm hears from the node, and the job restarts."""
+    """The node responds to Slurm, and the job restarts."""
     folder = start(site, slurm, words=["12", "0.2"])
     until(lambda: len(steps(folder)) >= 7)
     slurm.silence("n1")
@@ -142,7 +142,7 @@ FAILED = replace(SILENT, rank=0, host="n1", ended=2.0, exit_code=1)
 
 
 @pytest.mark.parametrize(
-    ("of_job", "listed", "of_node", "records", "expected", "heard"),
+    ("of_job", "listed", "of_node", "records", "expected", "responds"),
     [
         ("RUNNING", "n1,n2", "idle", (SILENT,), "running", False),
         ("RUNNING", "n1,n2", "allocated*", (FAILED, SILENT), "silent", False),
@@ -168,7 +168,7 @@ def test_the_state_of_a_node_by_slurm_and_records(  # noqa: PLR0917 - a table
     of_node: str,
     records: tuple[NodeRecord, ...],
     expected: str,
-    heard: bool,  # noqa: FBT001
+    responds: bool,  # noqa: FBT001
 ) -> None:
     """The second node has no record. A completing job lists only the nodes that are not released."""
     monkeypatch.setenv("PATH", slurm.path)
@@ -184,7 +184,7 @@ def test_the_state_of_a_node_by_slurm_and_records(  # noqa: PLR0917 - a table
     seen = SlurmTarget(folder.job(), folder).observe(state)
 
     assert [node.host for node in seen.nodes] == ["n1", "n2"]
-    assert (seen.nodes[1].state, seen.nodes[1].heard) == (expected, heard)
+    assert (seen.nodes[1].state, seen.nodes[1].host_responds) == (expected, responds)
 
 
 @pytest.mark.parametrize(

@@ -140,7 +140,7 @@ def test_a_missing_xgmi_link_fails_with_the_other_end(tmp_path: Path) -> None:
 @pytest.mark.parametrize("count", [1, 2])
 def test_an_empty_nvlink_status_is_accepted_for_a_single_gpu(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     """nvidia-smi prints nothing for a single GPU in a virtual machine. For several GPUs an empty output is an error."""
-    found = [nvidia.SmiGpu(f"0000:00:0{number}.0", str(number), ET.Element("gpu"), "580") for number in range(count)]
+    found = [nvidia.SmiGpu(f"0000:00:0{number}.0", str(number), ET.Element("gpu")) for number in range(count)]
     monkeypatch.setattr(nvidia, "query", lambda _: found)
     monkeypatch.setattr(nvidia, "run_tool", lambda *_, **options: "" if options["allow_empty"] else pytest.fail("must allow empty output"))
     node: Any = SimpleNamespace(environment={}, gpus_of=lambda vendor: found if vendor == "nvidia" else [])

@@ -129,7 +129,7 @@ def test_nvlinks_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     node = Node(sysfs.Host(Path("/")))
     node.__dict__["gpu_findings"] = GpuFindings("ok", "", gpus)
-    smi = [nvidia.SmiGpu(gpu.address, "", ET.fromstring(f"<gpu><uuid>GPU-{gpu.address}</uuid></gpu>"), "580") for gpu in gpus]  # noqa: S314
+    smi = [nvidia.SmiGpu(gpu.address, "", ET.fromstring(f"<gpu><uuid>GPU-{gpu.address}</uuid></gpu>")) for gpu in gpus]  # noqa: S314
     monkeypatch.setattr(nvidia, "query", lambda _: smi)
     monkeypatch.setattr(nvidia, "nvlinks", lambda *_: {f"GPU-{gpus[0].address}": ["26.562 GB/s", "<inactive>"]})
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from primus_bootstrap.launch.watch.host_choice import choose
-from primus_bootstrap.launch.watch.job_spec import Host, Job, LeftOut
+from primus_bootstrap.launch.watch.job_spec import ExcludedHost, Host, Job
 from primus_bootstrap.launch.watch.job_state import Excluded, State
 from primus_bootstrap.launch.watch.observation import Candidate, Candidates
 from primus_bootstrap.launch.watch.restart_policy import initial_state
@@ -83,7 +83,7 @@ def test_an_excluded_host_returns_only_if_needed_and_healthy(
 
 def test_hosts_left_out_at_submission_are_used_last() -> None:
     """A released host returns if no other is left."""
-    job = replace(JOB, left_out=(LeftOut("h1", "is quarantined"),))
+    job = replace(JOB, left_out=(ExcludedHost("h1", "is quarantined"),))
     fresh = initial_state(job, 100.0)
     first = choose(job, fresh, Candidates((host("h1"), host("h2"), host("h3"))))
     later = choose(job, fresh, Candidates((host("h1"), host("h2"))))

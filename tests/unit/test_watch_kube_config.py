@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from primus_bootstrap.core.errors import PlanError
-from primus_bootstrap.launch.watch.kube_api import Api, ApiSilentError
+from primus_bootstrap.launch.watch.kube_api import Api, ApiUnavailableError
 from primus_bootstrap.launch.watch.kube_config import read_access
 
 if TYPE_CHECKING:
@@ -68,5 +68,5 @@ def test_an_invalid_kubeconfig_is_an_error(tmp_path: Path, text: str) -> None:
     path.write_text(text)
     with pytest.raises(PlanError, match="cannot be used as a kubeconfig"):
         read_access(path)
-    with pytest.raises(ApiSilentError, match="cannot be used as a kubeconfig"):
+    with pytest.raises(ApiUnavailableError, match="cannot be used as a kubeconfig"):
         Api(path).get("/apis")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from primus_bootstrap.launch.watch.classification import Ending
+    from primus_bootstrap.launch.watch.classification import Outcome
     from primus_bootstrap.launch.watch.kube_api import Api
 
 FAILED = {"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded", "message": "Job has reached the specified backoff limit"}
@@ -95,7 +95,7 @@ def watch(target: KubernetesTarget, state: State, *times: float) -> State:
     return state
 
 
-def verdict(target: KubernetesTarget, state: State) -> Ending:
+def verdict(target: KubernetesTarget, state: State) -> Outcome:
     """Classify the attempt without any log."""
     return classification.classify(target.job, state, Diagnosis("", 0), {})
 
@@ -196,7 +196,7 @@ def test_a_job_suspended_before_its_first_step_has_its_own_reason(target: Kubern
     server.job["spec"]["suspend"] = True
     seen = target.observe(starting())
     state = replace(starting(verdict=seen.verdict), phase=states.ENDED)
-    stepped = replace(state, attempts=(Attempt(1, first_step=1),))
+    stepped = replace(state, attempts=(Attempt(1, last_step=1),))
 
     assert seen.verdict == observations.PREEMPTED
     assert verdict(target, state).reason == "Kubernetes suspended or evicted it before the first step"

@@ -293,16 +293,16 @@ REFUSED = {**GONE, "reason": "UnexpectedAdmissionError", "message": "Allocate fa
     [
         ({}, None, None, NodeObservation("gpu1", observations.RUNNING)),
         ({}, RECORD, None, NodeObservation("gpu1", observations.RUNNING)),
-        ({}, RECORD, False, NodeObservation("gpu1", observations.SILENT, why="Kubernetes does not hear from it")),
-        (None, RECORD, False, NodeObservation("gpu1", observations.SILENT, why="Kubernetes does not hear from it")),
+        ({}, RECORD, False, NodeObservation("gpu1", observations.SILENT, why="Kubernetes reports it as not ready")),
+        (None, RECORD, False, NodeObservation("gpu1", observations.SILENT, why="Kubernetes reports it as not ready")),
         (None, ENDED, False, NodeObservation("gpu1", observations.ENDED, 75)),
         (
             None, RECORD, True,
-            NodeObservation("gpu1", observations.SILENT, why="its pod is gone, and the launcher left no exit code", heard=True),
+            NodeObservation("gpu1", observations.SILENT, why="its pod is gone, and the launcher left no exit code", host_responds=True),
         ),
         (
             GONE, RECORD, True,
-            NodeObservation("gpu1", observations.SILENT, why="its pod is gone, and the launcher left no exit code", heard=True),
+            NodeObservation("gpu1", observations.SILENT, why="its pod is gone, and the launcher left no exit code", host_responds=True),
         ),
         (
             {"containerStatuses": [{"state": {"terminated": {"exitCode": 2}}}]}, None, None,
@@ -317,7 +317,7 @@ REFUSED = {**GONE, "reason": "UnexpectedAdmissionError", "message": "Allocate fa
             NodeObservation("gpu1", observations.ABSENT, why="its container is being created", placed=True),
         ),
         (REFUSED, None, True, NodeObservation("gpu1", observations.ENDED, why=NO_DEVICES, begun=False, placed=True)),
-        (REFUSED, None, False, NodeObservation("gpu1", observations.SILENT, why="Kubernetes does not hear from it")),
+        (REFUSED, None, False, NodeObservation("gpu1", observations.SILENT, why="Kubernetes reports it as not ready")),
         (
             {**REFUSED, "conditions": [{"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}]}, None, True,
             NodeObservation("gpu1", observations.ENDED, why=NO_DEVICES, begun=False),

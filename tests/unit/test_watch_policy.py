@@ -13,7 +13,7 @@ from primus_bootstrap.launch.diagnose.diagnosis import Diagnosis
 from primus_bootstrap.launch.watch import classification, restart_policy
 from primus_bootstrap.launch.watch import job_state as states
 from primus_bootstrap.launch.watch import observation as observations
-from primus_bootstrap.launch.watch.classification import Ending
+from primus_bootstrap.launch.watch.classification import Outcome
 from primus_bootstrap.launch.watch.job_folder import RESUME
 from primus_bootstrap.launch.watch.job_spec import Direct, Host, Job, Policy
 from primus_bootstrap.launch.watch.job_state import Attempt, State
@@ -69,15 +69,15 @@ def test_a_suspended_attempt_does_not_hang() -> None:
     assert restart_policy.evaluate(JOB, paused, look, Clock(9000)).state.stopping == "no_progress"
 
 
-def test_the_first_step_is_corrected_by_late_lines() -> None:
-    """The gauge is visible at once, but has only the newest step."""
-    nodes = ((observations.RUNNING, None), (observations.RUNNING, None))
-    gauge = restart_policy.evaluate(JOB, running(), seen(*nodes, step=13), Clock(200))
-    lines = restart_policy.evaluate(JOB, gauge.state, replace(seen(*nodes, step=13), progress=Progress(11, 13)), Clock(201))
+def test_the_first_step_is_reported_when_it_is_known() -> None:
+    """The gauge is visible at once, but has only the newest step. The time limit for the first step ends with it."""
+    nodes = seen((observations.RUNNING, None), (observations.RUNNING, None))
+    gauge = restart_policy.evaluate(JOB, running(), replace(nodes, progress=Progress(None, 212)), Clock(200))
+    lines = restart_policy.evaluate(JOB, gauge.state, replace(nodes, progress=Progress(201, 212)), Clock(201))
 
-    assert [gauge.state.current.first_step, lines.state.current.first_step] == [13, 11]
-    assert lines.state.current.last_step == 13
-    assert lines.events == ()
+    assert ([event.kind for event in gauge.events], gauge.state.current.first_step_at, gauge.state.step) == ([], 200, 212)
+    assert [(event.kind, event.step) for event in lines.events] == [("first_step", 201)]
+    assert (lines.state.current.first_step, lines.state.current.last_step, lines.state.current.first_step_at) == (201, 212, 200)
 
 
 def test_a_silent_node_is_not_lost_while_the_job_makes_steps() -> None:
@@ -161,10 +161,10 @@ def test_the_retry_budget_ends_a_job_without_progress() -> None:
     """It fails after three restarts."""
     state, pauses = over(), []
     for _ in range(3):
-        state = restart_policy.conclude(JOB, state, Ending(classification.OTHER, "crash", "a crash"), 1000.0).state
+        state = restart_policy.conclude(JOB, state, Outcome(classification.OTHER, "crash", "a crash"), 1000.0).state
         pauses.append(state.not_before - 1000.0)
         state = replace(state, phase=states.ENDED, attempts=(*state.attempts, Attempt(state.attempt + 1)), attempt=state.attempt + 1)
-    state = restart_policy.conclude(JOB, state, Ending(classification.OTHER, "crash", "a crash"), 1000.0).state
+    state = restart_policy.conclude(JOB, state, Outcome(classification.OTHER, "crash", "a crash"), 1000.0).state
 
     assert pauses == [0, 10, 30]
     assert state.phase == states.FAILED
@@ -178,7 +178,7 @@ def test_a_new_step_restores_the_retry_budget() -> None:
         look = seen((observations.RUNNING, None), (observations.RUNNING, None), step=kill + 1)
         state = restart_policy.evaluate(JOB, state, look, Clock(100.0 + kill)).state
         ended = replace(state, phase=states.ENDED)
-        state = restart_policy.conclude(JOB, ended, Ending(classification.OTHER, "crash", "a crash"), 100.0 + kill).state
+        state = restart_policy.conclude(JOB, ended, Outcome(classification.OTHER, "crash", "a crash"), 100.0 + kill).state
         assert state.phase == states.WAITING
         state = replace(state, phase=states.RUNNING, attempts=(*state.attempts, Attempt(kill + 2, ("h1", "h2"))), attempt=kill + 2)
 
@@ -187,7 +187,7 @@ def test_a_new_step_restores_the_retry_budget() -> None:
 
 def test_a_failure_of_the_job_that_repeats_ends_it() -> None:
     """NaN twice at the same step. At another step the job restarts."""
-    nan = Ending(classification.OWN, "not_finite", "the loss was not finite")
+    nan = Outcome(classification.OWN, "not_finite", "the loss was not finite")
     first = Attempt(1, last_step=6, first_step=1)
     once = restart_policy.conclude(JOB, over(attempts=(first,), best_step=6), nan, 100.0).state
     same = replace(once, phase=states.ENDED, attempt=2, attempts=(*once.attempts, Attempt(2, last_step=6, first_step=5)))
@@ -201,7 +201,7 @@ def test_a_failure_of_the_job_that_repeats_ends_it() -> None:
 
 def test_a_checkpointed_stop_is_free_if_the_attempt_made_a_step() -> None:
     """Exit code 75 before the first step counts against the retry budget."""
-    early = Ending(classification.UNFINISHED, "unfinished", "stopped early")
+    early = Outcome(classification.UNFINISHED, "unfinished", "stopped early")
     stepped = restart_policy.conclude(JOB, over(attempts=(Attempt(1, first_step=1, last_step=4),)), early, 100.0).state
     idle = restart_policy.conclude(JOB, over(), early, 100.0).state
 
@@ -211,7 +211,7 @@ def test_a_checkpointed_stop_is_free_if_the_attempt_made_a_step() -> None:
 
 def test_stops_from_outside_have_a_budget_of_their_own() -> None:
     """SIGTERM from an administrator is not a failure. A new step resets the counter."""
-    stop = Ending(classification.UNFINISHED, classification.FROM_OUTSIDE, "stopped from outside")
+    stop = Outcome(classification.UNFINISHED, classification.FROM_OUTSIDE, "stopped from outside")
     state, counts = over(attempts=(Attempt(1, first_step=1, last_step=4),), best_step=4), []
     forward = replace(running(stops=3), best_step=4)
     for _ in range(7):
@@ -233,7 +233,7 @@ def test_stops_from_outside_have_a_budget_of_their_own() -> None:
 
 def test_preemptions_before_the_first_step_have_a_limit() -> None:
     """A preemption after a step is free. A queue that evicts a job at every start must end it eventually."""
-    taken = Ending(classification.UNFINISHED, classification.PREEMPTED, "held back before the first step")
+    taken = Outcome(classification.UNFINISHED, classification.PREEMPTED, "held back before the first step")
     stepped = restart_policy.conclude(JOB, over(attempts=(Attempt(1, first_step=1, last_step=4),)), taken, 1000.0).state
     state, counts = over(), []
     for _ in range(7):

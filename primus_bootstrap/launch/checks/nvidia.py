@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from primus_bootstrap.launch.checks.model import Node
 
-SOURCE = "nvidia-smi -q -x"
 NVLINK_SOURCE = "https://docs.nvidia.com/deploy/nvidia-smi/ (nvlink --status)"
 SEE_NVLINK_STATUS = "run `nvidia-smi nvlink --status` and read its output"
 TIMEOUT_S = 30.0  # without persistence mode each call initializes the driver on every GPU
@@ -29,7 +28,6 @@ class SmiGpu:
     address: str
     serial: str
     element: ET.Element
-    driver: str
 
     def text(self, *paths: str) -> str | None:
         """Return the text of the first element that exists, or None if this GPU does not support the value.
@@ -90,8 +88,7 @@ def query(node: Node) -> tuple[SmiGpu, ...]:
         root = ET.fromstring(text)  # noqa: S314 - output of the driver's own tool
     except ET.ParseError as error:
         raise UnavailableError(f"the output of nvidia-smi is not XML: {error}", fix="run `nvidia-smi -q -x` and read its output") from error
-    driver = (root.findtext("driver_version") or "").strip()
-    found = tuple(SmiGpu(_address(item.get("id", "")), _serial(item), item, driver) for item in root.findall("gpu"))
+    found = tuple(SmiGpu(_address(item.get("id", "")), _serial(item), item) for item in root.findall("gpu"))
     absent = sorted({gpu.address for gpu in node.gpus_of("nvidia")} - {gpu.address for gpu in found})
     if not found or absent:
         fix = "see `journalctl -k | grep Xid`, then reboot the node"

@@ -21,7 +21,7 @@ _FROM_HOST = "detected now"
 
 @dataclass(frozen=True)
 class HostProfile:
-    """The variables of a host. `origin` is the path of gpu.json, `detected now`, or `asked for`."""
+    """The variables of a host. `origin` is the path of gpu.json, `detected now`, or `requested`."""
 
     origin: str
     vendor: str
@@ -46,7 +46,7 @@ def model_profile(model: str) -> HostProfile:
     """
     known = gpus.catalogue()["models"]
     if model.lower() == "cpu":
-        found = gpus.GpuFindings(gpus.NONE, "asked for")
+        found = gpus.GpuFindings(gpus.NONE, "requested")
     elif model in known:
         fact = known[model]
         card = gpus.Gpu("", fact["vendor"], "", "", (model,), "", fact["memory_gib"], fact["form"], virtual=False, numa_node=None)
@@ -55,7 +55,7 @@ def model_profile(model: str) -> HostProfile:
         raise UsageError(f"no such GPU model: {model}", fix=did_you_mean(model, [*known, "cpu"]))
     interface = routes.Interface("", "the network of another host is not known here")
     profile = profiles.make_profile(found, nics.Fabric("none", (), "not known here"), interface, site.Site())
-    return HostProfile("asked for", found.vendor, found.name, tuple(profile.effective().values()), profile.unset)
+    return HostProfile("requested", found.vendor, found.name, tuple(profile.effective().values()), profile.unset)
 
 
 def found_gpus(root: Path) -> gpus.GpuFindings:

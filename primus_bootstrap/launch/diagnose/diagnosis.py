@@ -46,7 +46,7 @@ class Diagnosis:
     evidence: tuple[Evidence, ...] = ()  # the lines that match the cause
     also: tuple[Evidence, ...] = ()  # lines that match other causes
     suspects: tuple[Suspect, ...] = ()  # ranks that the others waited for, or that the evidence names
-    node_unclear: bool = False  # the evidence does not show which end of a connection is at fault
+    node_unclear: bool = False  # the evidence does not show which end of a connection failed
     followed: tuple[int, ...] = ()  # ranks that ended because of the first one
     open_ends: tuple[int, ...] = ()  # ranks without a recorded end
     last_lines: tuple[str, ...] = ()
@@ -160,7 +160,7 @@ def _explain(found: Diagnosis, first: RankView, views: Sequence[RankView], launc
 
 
 def _with_other_end(found: Diagnosis, line: Evidence, views: Sequence[RankView]) -> Diagnosis:
-    """Find the node at fault if a rank reports that the other end of a connection did not answer. Its own node may be fine."""
+    """Find the faulty node if a rank reports that the other end of a connection did not answer. Its own node may be fine."""
     same = [item for view in views for item in view.evidence if item.cause is line.cause]
     own = next((item for item in same if not item.cause.blames_other_end(item.text)), None)
     if own is not None:
@@ -252,7 +252,7 @@ def _short(record: RankRecord) -> dict[str, Any]:
 
 
 def _evidence(line: Evidence) -> dict[str, Any]:
-    return {"cause": line.cause.name, "place": line.place, "text": line.text, "time": line.time, "node": line.node, "rank": line.rank}
+    return {"cause": line.cause.name, "place": line.location, "text": line.text, "time": line.time, "node": line.node, "rank": line.rank}
 
 
 def _text(found: Diagnosis) -> list[str]:
@@ -268,16 +268,16 @@ def _text(found: Diagnosis) -> list[str]:
         lines.append("cause: unknown; no line of the logs proves a known cause")
     else:
         lines.append(f"cause: {found.cause.title} ({found.cause.name})")
-        lines += [f"  {item.place}: {item.text}" for item in found.evidence]
+        lines += [f"  {item.location}: {item.text}" for item in found.evidence]
         lines.append(f"  {found.cause.means}")
         lines += [f"  fix: {step}" for step in found.cause.fix]
         lines.append(f"  source: {found.cause.source}")
     lines += [f"check: {_suspect(item)}" for item in found.suspects]
     if found.node_unclear:
-        lines.append("check: both ends of the connection; the logs do not show which node is at fault")
+        lines.append("check: both ends of the connection; the logs do not show which node failed")
     if found.cause is None and found.first is not None:
         lines += [f"the last lines of rank {found.first.rank}:", *(f"  | {line}" for line in found.last_lines)]
-    lines += [f"also seen: {item.cause.title}: {item.place}: {item.text}" for item in found.also]
+    lines += [f"also seen: {item.cause.title}: {item.location}: {item.text}" for item in found.also]
     return [*lines, *_ends(found), *(f"note: {note}" for note in found.notes)]
 
 

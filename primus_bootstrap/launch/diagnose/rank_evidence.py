@@ -42,8 +42,8 @@ class Evidence:
     rank: int | None = None
 
     @property
-    def place(self) -> str:
-        """The location as file:line, or the file only."""
+    def location(self) -> str:
+        """File and line as file:line, or the file only."""
         return f"{self.file}:{self.number}" if self.number else self.file
 
 

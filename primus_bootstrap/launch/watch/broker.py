@@ -35,7 +35,7 @@ from primus_bootstrap.launch.untrusted import parse_json
 from primus_bootstrap.launch.watch import kube_broker
 from primus_bootstrap.launch.watch.broker_client import KUBERNETES, NODE, REFUSED, SCHEMA, SOCKET, NoAnswerError, RefusedError
 from primus_bootstrap.launch.watch.job_spec import JOB_ID
-from primus_bootstrap.launch.watch.kube_api import Api, ApiRefusedError, ApiSilentError
+from primus_bootstrap.launch.watch.kube_api import Api, ApiRefusedError, ApiUnavailableError
 from primus_bootstrap.launch.watch.kube_broker import KubernetesRules
 from primus_bootstrap.launch.watch.ssh import Channel, Ssh
 
@@ -137,7 +137,7 @@ def answer(request: Mapping[str, Any], uid: int, settings: Settings) -> Any:
         RefusedError: The host refused it.
         NoAnswerError: The host did not answer.
         ApiRefusedError: The API server refused it.
-        ApiSilentError: The API server did not answer.
+        ApiUnavailableError: The API server did not answer.
     """
     if request.get("schema") != SCHEMA:
         raise UsageError("unknown request", fix=_SAME_RELEASE)
@@ -286,7 +286,7 @@ def _answer(connection: socket.socket, uid: int, path: Path) -> dict[str, Any]:
     except PrimusError as error:
         log.warning("account %d: refused: %s", uid, error.what)
         return {"ok": False, "kind": REFUSED, "error": f"{error.what}; fix: {error.fix}"}
-    except (NoAnswerError, ApiSilentError) as error:
+    except (NoAnswerError, ApiUnavailableError) as error:
         return {"ok": False, "kind": "silent", "error": str(error)}
 
 

@@ -47,13 +47,13 @@ _BY_CODE = (
 FROM_OUTSIDE = "stopped_from_outside"
 # Cause of an attempt that the scheduler preempted.
 PREEMPTED = "preempted"
-# Causes of exclusions where it is unknown whether the host is at fault.
+# Causes of exclusions where it is unknown whether the host is faulty.
 UNCLEAR, NOT_STARTED = "node_unclear", "not_started"
 _MORE = "read the launchers' logs: attempts/{attempt}/node-*.log in the job's folder"
 
 
 @dataclass(frozen=True)
-class Ending:
+class Outcome:
     """How and why an attempt ended. The next one avoids `hosts`; with `hardware` they need a new health record first."""
 
     kind: str
@@ -83,7 +83,7 @@ def deciding_code(codes: Iterable[int | None]) -> int | None:
     return (*specific, *others, *stopped, NOT_ITS_TURN)[0]
 
 
-def classify(job: Job, state: State, diagnosis: Diagnosis, node_hosts: Mapping[str, str], *, launcher_error: str = "") -> Ending:
+def classify(job: Job, state: State, diagnosis: Diagnosis, node_hosts: Mapping[str, str], *, launcher_error: str = "") -> Outcome:
     """Classify an attempt that has ended.
 
     Args:
@@ -93,13 +93,13 @@ def classify(job: Job, state: State, diagnosis: Diagnosis, node_hosts: Mapping[s
         node_hosts: Hosts of the job by the nodes' own hostnames.
         launcher_error: The last error that a launcher printed.
     """
-    ending = _cancelled(job, state) or _done(state) or _node_lost(job, state) or _early(job, state)
-    if ending is not None:
-        return ending
-    ending = _diagnosed(state, diagnosis, node_hosts) if diagnosis.cause is not None else _undiagnosed(job, state, launcher_error)
-    if ending.kind != OTHER:
-        return ending
-    return _absent(job, state) if state.absent else _unclear(job, state) if state.unclear else ending
+    outcome = _cancelled(job, state) or _done(state) or _node_lost(job, state) or _early(job, state)
+    if outcome is not None:
+        return outcome
+    outcome = _diagnosed(state, diagnosis, node_hosts) if diagnosis.cause is not None else _undiagnosed(job, state, launcher_error)
+    if outcome.kind != OTHER:
+        return outcome
+    return _absent(job, state) if state.absent else _unclear(job, state) if state.unclear else outcome
 
 
 def resume_command(job: Job) -> str:
@@ -107,62 +107,64 @@ def resume_command(job: Job) -> str:
     return f"primus-bootstrap workload resume hosts.yaml {job.id}"
 
 
-def _cancelled(job: Job, state: State) -> Ending | None:
+def _cancelled(job: Job, state: State) -> Outcome | None:
     if state.cancel:
-        return Ending(CANCELLED, "cancelled", "cancelled on request")
+        return Outcome(CANCELLED, "cancelled", "cancelled on request")
     if state.verdict == observation.CANCELLED:
         reason = f"cancelled in {job.platform}, not by a request to the watcher"
-        return Ending(CANCELLED, "cancelled", reason, f"to continue: {resume_command(job)}")
+        return Outcome(CANCELLED, "cancelled", reason, f"to continue: {resume_command(job)}")
     return None
 
 
-def _done(state: State) -> Ending | None:
+def _done(state: State) -> Outcome | None:
     done = state.current.exit_code == 0 and not state.lost  # 0 means that every node has reported it
-    return Ending(DONE, reason="every node ended with exit code 0") if done else None
+    return Outcome(DONE, reason="every node ended with exit code 0") if done else None
 
 
-def _node_lost(job: Job, state: State) -> Ending | None:
+def _node_lost(job: Job, state: State) -> Outcome | None:
     if state.lost or state.verdict == observation.NODE_FAIL:
         return _lost(job, state)
     return None
 
 
-def _early(job: Job, state: State) -> Ending | None:
+def _early(job: Job, state: State) -> Outcome | None:
     """Classify an attempt that the scheduler ended early, or that ended early with a checkpoint."""
     if state.verdict == observation.PREEMPTED:
         return _preempted(job, state)
     if state.current.exit_code == CHECKPOINTED and state.stopping in ("", STOP_FAILED):
-        return Ending(UNFINISHED, "unfinished", "stopped early with a good checkpoint (exit code 75)")
+        return Outcome(UNFINISHED, "unfinished", "stopped early with a good checkpoint (exit code 75)")
     if state.verdict == observation.TIME_LIMIT:
-        return Ending(OTHER, "time_limit", "Slurm's time limit was reached", "raise --time, or request an earlier checkpoint with --signal")
+        return Outcome(
+            OTHER, "time_limit", "Slurm's time limit was reached", "raise --time, or request an earlier checkpoint with --signal"
+        )
     return None
 
 
-def _preempted(job: Job, state: State) -> Ending:
-    if job.target != KUBERNETES or state.current.first_step is not None:
-        return Ending(UNFINISHED, PREEMPTED, f"{job.platform} gave the nodes to a job of higher priority")
+def _preempted(job: Job, state: State) -> Outcome:
+    if job.target != KUBERNETES or state.current.last_step is not None:
+        return Outcome(UNFINISHED, PREEMPTED, f"{job.platform} gave the nodes to a job of higher priority")
     # Kueue reports the same for a job that is preempted and for one whose pods were not all ready in time.
     reason = f"{job.platform} suspended or evicted it before the first step"
     fix = f"find the reason: kubectl -n {job.pods.namespace} get events; kubectl describe its Workload of Kueue"
-    return Ending(UNFINISHED, PREEMPTED, reason, fix)
+    return Outcome(UNFINISHED, PREEMPTED, reason, fix)
 
 
-def _lost(job: Job, state: State) -> Ending:
+def _lost(job: Job, state: State) -> Outcome:
     names = ", ".join(state.lost)
     if not state.lost:
-        return Ending(OTHER, "node_lost", "Slurm lost a node of the job")
+        return Outcome(OTHER, "node_lost", "Slurm lost a node of the job")
     reason = f"{names} did not answer for {job.policy.lost_after_s} s, or rebooted during the attempt"
     if job.target == KUBERNETES:
-        reason = f"Kubernetes did not hear from {names} for {job.policy.lost_after_s} s or more, and no step was made"
+        reason = f"Kubernetes reported {names} as not ready for {job.policy.lost_after_s} s or more, and the job made no step"
     if job.target == SLURM:
-        reason = f"Slurm does not hear from {names} any more, and the launcher there is silent"
-    return Ending(NODE, "node_lost", reason, f"check {names}", state.lost if _may_exclude(state, state.lost) else ())
+        reason = f"Slurm reports {names} as not responding, and the launcher there reported no exit code"
+    return Outcome(NODE, "node_lost", reason, f"check {names}", state.lost if _may_exclude(state, state.lost) else ())
 
 
-def _absent(job: Job, state: State) -> Ending:
+def _absent(job: Job, state: State) -> Outcome:
     # If a scheduler chooses the hosts, those of the other ranks may stay unknown.
     hosts = state.absent if job.nodes == 1 or len(state.absent) < job.nodes else ()
-    return Ending(NODE if hosts else OTHER, NOT_STARTED, state.reason, _start_fix(job, state), hosts)
+    return Outcome(NODE if hosts else OTHER, NOT_STARTED, state.reason, _start_fix(job, state), hosts)
 
 
 def _start_fix(job: Job, state: State) -> str:
@@ -171,15 +173,15 @@ def _start_fix(job: Job, state: State) -> str:
     return f"kubectl -n {job.pods.namespace} get events; {more}" if job.target == KUBERNETES else more
 
 
-def _unclear(job: Job, state: State) -> Ending:
+def _unclear(job: Job, state: State) -> Outcome:
     names = ", ".join(state.unclear)
     command = f"kubectl describe node {' '.join(state.unclear)}" if job.target == KUBERNETES else "scontrol show node"
     reason = f"{job.platform} did not release {names} after the attempt; whether the host is lost is unknown"
     hosts = state.unclear if _may_exclude(state, state.unclear) else ()
-    return Ending(NODE if hosts else OTHER, UNCLEAR, reason, f"check {names}: {command}", hosts)
+    return Outcome(NODE if hosts else OTHER, UNCLEAR, reason, f"check {names}: {command}", hosts)
 
 
-def _diagnosed(state: State, diagnosis: Diagnosis, node_hosts: Mapping[str, str]) -> Ending:
+def _diagnosed(state: State, diagnosis: Diagnosis, node_hosts: Mapping[str, str]) -> Outcome:
     cause = diagnosis.cause
     if cause is None:
         raise ValueError("a diagnosis without a cause")
@@ -191,9 +193,9 @@ def _diagnosed(state: State, diagnosis: Diagnosis, node_hosts: Mapping[str, str]
     if hardware or cause.kind == HANG or cause.name in _OF_THE_HOST:
         excluded = hosts if _may_exclude(state, hosts) else ()
         kind = NODE if excluded or hardware else OTHER
-        return Ending(kind, cause.name, f"{cause.title}{where}", fix, excluded, hardware)
+        return Outcome(kind, cause.name, f"{cause.title}{where}", fix, excluded, hardware)
     kind = OWN if cause.kind == CAUSE and cause.name not in _PASSING else OTHER
-    return Ending(kind, cause.name, f"{cause.title}{where}", fix)
+    return Outcome(kind, cause.name, f"{cause.title}{where}", fix)
 
 
 def _suspects(diagnosis: Diagnosis) -> tuple[str, ...]:
@@ -207,24 +209,24 @@ def _suspects(diagnosis: Diagnosis) -> tuple[str, ...]:
     return (diagnosis.first.node,) if diagnosis.first is not None else ()
 
 
-def _undiagnosed(job: Job, state: State, launcher_error: str) -> Ending:
+def _undiagnosed(job: Job, state: State, launcher_error: str) -> Outcome:
     code = state.current.exit_code
     more = _MORE.format(attempt=state.attempt)
     if state.stopping == STOP_HANG:
-        return Ending(OTHER, "no_progress", state.reason, more)
+        return Outcome(OTHER, "no_progress", state.reason, more)
     if state.stopping == STOP_NOT_STARTED:
-        return Ending(OTHER, NOT_STARTED, "; ".join(part for part in (state.reason, launcher_error) if part), _start_fix(job, state))
+        return Outcome(OTHER, NOT_STARTED, "; ".join(part for part in (state.reason, launcher_error) if part), _start_fix(job, state))
     for known, cause, reason, kind in _BY_CODE:
         if code == known:
-            return Ending(kind, cause, f"{launcher_error or reason} (exit code {code})", more)
+            return Outcome(kind, cause, f"{launcher_error or reason} (exit code {code})", more)
     if code in STOPPED and state.stopping in ("", STOP_FAILED):
         reason = f"stopped from outside before the first checkpoint (exit code {code})"
-        return Ending(UNFINISHED, FROM_OUTSIDE, reason, "find what stopped it: journalctl on its hosts, for the unit of the attempt")
+        return Outcome(UNFINISHED, FROM_OUTSIDE, reason, "find what stopped it: journalctl on its hosts, for the unit of the attempt")
     details = "no node reported an exit code" if code is None else f"{launcher_error}{', ' if launcher_error else ''}exit code {code}"
-    return Ending(OTHER, "unknown", f"the cause is unknown: {details}", more)
+    return Outcome(OTHER, "unknown", f"the cause is unknown: {details}", more)
 
 
 def _may_exclude(state: State, hosts: Iterable[str]) -> bool:
-    """Return whether these are some of several hosts, or the only one. If all of several hosts are named, they are hardly at fault."""
+    """Return whether these are some of several hosts, or the only one. If all of several are named, no host is the cause."""
     names = {host.name for host in state.hosts}
     return bool(names & set(hosts)) and (len(names) == 1 or not names <= set(hosts))

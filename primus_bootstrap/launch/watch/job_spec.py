@@ -117,7 +117,7 @@ class Slurm:
 
 @readable
 @dataclass(frozen=True)
-class LeftOut:
+class ExcludedHost:
     """A host that was out of service at submission, and the reason. The watcher treats it like any excluded host."""
 
     host: HostName
@@ -147,7 +147,7 @@ class Job:
     direct: Direct = field(default_factory=Direct)
     slurm: Slurm = field(default_factory=Slurm)
     kubernetes: Kubernetes | None = None
-    left_out: tuple[LeftOut, ...] = ()  # hosts that were out of service at submission
+    left_out: tuple[ExcludedHost, ...] = ()  # hosts that were out of service at submission
 
     @property
     def processes(self) -> int:

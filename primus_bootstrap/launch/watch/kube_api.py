@@ -28,7 +28,7 @@ _OK = range(200, 300)
 NOT_FOUND, CONFLICT, TOO_MANY, SERVER_FAULT = 404, 409, 429, 500
 
 
-class ApiSilentError(Exception):
+class ApiUnavailableError(Exception):
     """The API server gave no authoritative answer; the state is unknown."""
 
 
@@ -91,14 +91,14 @@ class Api:
         """Send one request, and return the object in the answer.
 
         Raises:
-            ApiSilentError: There is no answer in time, or the server reports a fault of its own.
+            ApiUnavailableError: There is no answer in time, or the server reports a fault of its own.
             ApiRefusedError: The server refused the request.
         """
         status, text = self._send(verb, path, query, body)
         try:
             return dict(json.loads(text))
         except (ValueError, TypeError) as error:
-            raise ApiSilentError(f"the API server's answer ({status}) is incomplete or not an object") from error
+            raise ApiUnavailableError(f"the API server's answer ({status}) is incomplete or not an object") from error
 
     def _send(self, verb: str, path: str, query: dict[str, str], body: dict[str, Any] | None = None) -> tuple[int, bytes]:
         deadline = time.monotonic() + _ANSWER_S
@@ -113,18 +113,19 @@ class Api:
                 answer = line.getresponse()
                 text = _read(answer, deadline)
         except PlanError as error:
-            raise ApiSilentError(f"{error.what}; fix: {error.fix}") from error
+            raise ApiUnavailableError(f"{error.what}; fix: {error.fix}") from error
         except (OSError, http.client.HTTPException, ValueError) as error:
             self._access = None  # it may have been renewed
-            raise ApiSilentError(f"the API server did not answer: {type(error).__name__}: {error}") from error
+            raise ApiUnavailableError(f"the API server did not answer: {type(error).__name__}: {error}") from error
         if answer.status in _OK:
             return answer.status, text
         message = _message(text) or answer.reason
         if answer.status == http.client.UNAUTHORIZED:
             self._access = None
-            raise ApiSilentError(f"the API server rejects {self.kubeconfig} ({message}): it has expired, or belongs to another cluster")
+            reason = "it has expired, or belongs to another cluster"
+            raise ApiUnavailableError(f"the API server rejects {self.kubeconfig} ({message}): {reason}")
         if answer.status == TOO_MANY or answer.status >= SERVER_FAULT:
-            raise ApiSilentError(f"the API server has a fault ({answer.status}): {message}")
+            raise ApiUnavailableError(f"the API server has a fault ({answer.status}): {message}")
         raise ApiRefusedError(answer.status, message)
 
 

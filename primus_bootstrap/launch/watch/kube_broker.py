@@ -17,7 +17,7 @@ from primus_bootstrap.core.structured import readable
 from primus_bootstrap.launch.watch import kubernetes_objects as manifests
 from primus_bootstrap.launch.watch.broker_client import Broker, NoAnswerError, RefusedError
 from primus_bootstrap.launch.watch.job_spec import JOB_ID, KUBERNETES, read_job
-from primus_bootstrap.launch.watch.kube_api import ApiRefusedError, ApiSilentError
+from primus_bootstrap.launch.watch.kube_api import ApiRefusedError, ApiUnavailableError
 from primus_bootstrap.launch.watch.kube_cluster import JobObjects
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def perform(request: Mapping[str, Any], account: pwd.struct_passwd, rules: Kuber
     Raises:
         UsageError: The request is not allowed or malformed.
         ApiRefusedError: The server refused it.
-        ApiSilentError: The server did not answer.
+        ApiUnavailableError: The server did not answer.
     """
     namespace = request.get("namespace")
     if namespace not in rules.namespaces:
@@ -220,6 +220,6 @@ class BrokeredCluster:
         try:
             return self.broker.ask_kubernetes(request, timeout_s=_TIMEOUT_S)
         except NoAnswerError as error:
-            raise ApiSilentError(str(error)) from error
+            raise ApiUnavailableError(str(error)) from error
         except RefusedError as error:
             raise ApiRefusedError(error.status or _FORBIDDEN, str(error)) from error

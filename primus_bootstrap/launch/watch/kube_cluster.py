@@ -20,7 +20,7 @@ _FOREGROUND = "Foreground"
 
 
 class Cluster(Protocol):
-    """The objects of a job. Every method raises ApiSilentError without an answer, and ApiRefusedError on a refusal."""
+    """The objects of a job. Every method raises ApiUnavailableError without an answer, and ApiRefusedError on a refusal."""
 
     def served(self) -> tuple[Kind, ...]:
         """Return the kinds of objects that the API server supports."""

@@ -108,8 +108,8 @@ class Watcher:
         hosts = {record.node: record.host for record in nodes}
         # A stop by this watcher is not the cause; a launcher that ended by itself may note it.
         noted = "" if state.stopping else next((record.note for record in nodes if record.note), "")
-        ending = classification.classify(self.job, state, found, hosts, launcher_error=node_record.last_error(attempt) or noted)
-        decision = restart_policy.conclude(self.job, state, ending, time.time())
+        outcome = classification.classify(self.job, state, found, hosts, launcher_error=node_record.last_error(attempt) or noted)
+        decision = restart_policy.conclude(self.job, state, outcome, time.time())
         for item in decision.state.excluded:
             if item not in state.excluded:
                 self.folder.append("verdicts.jsonl", self._verdict(item, state).to_json())

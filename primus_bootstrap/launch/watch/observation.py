@@ -26,7 +26,7 @@ class NodeObservation:
     exit_code: int | None = None  # exit code of the launcher; None if it is unknown
     restarted: bool = False  # the launcher ended because the host rebooted
     why: str = ""
-    heard: bool = False  # the launcher is silent, and the scheduler hears from the host
+    host_responds: bool = False  # the launcher did not answer, but the scheduler reports that the host responds
     begun: bool = True  # False if the node ended before its launcher started
     placed: bool = False  # the scheduler chose this host, which has not started the launcher yet, or refused to
 

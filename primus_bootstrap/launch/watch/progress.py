@@ -20,7 +20,10 @@ _GAUGE = re.compile(r"^primus_train_step(?:\{.*\})? (\d+)(?:\.0)?$", re.MULTILIN
 
 @dataclass(frozen=True)
 class Progress:
-    """The first and the newest step of an attempt, None before the first one; and the step of the newest complete checkpoint."""
+    """The first and the newest step of an attempt, None before the first one; and the step of the newest complete checkpoint.
+
+    The first one is known once steps.jsonl shows it; until then, the newest one may come from metrics.prom.
+    """
 
     first: int | None = None
     step: int | None = None
@@ -43,7 +46,6 @@ def read_progress(run: Path, checkpoints: Path, *, steps_offset: int) -> Progres
     first, newest = _steps(run / "steps.jsonl", steps_offset)
     gauge = _gauge(run / "metrics.prom")
     if gauge is not None:
-        first = gauge if first is None else first
         newest = gauge if newest is None else max(gauge, newest)
     return Progress(first, newest, step_of(newest_complete(checkpoints)))
 

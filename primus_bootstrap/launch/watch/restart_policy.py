@@ -18,7 +18,7 @@ from primus_bootstrap.launch.watch.job_folder import CANCEL, RESUME
 from primus_bootstrap.launch.watch.job_state import Attempt, Excluded, State
 
 if TYPE_CHECKING:
-    from primus_bootstrap.launch.watch.classification import Ending
+    from primus_bootstrap.launch.watch.classification import Outcome
     from primus_bootstrap.launch.watch.job_spec import Job
     from primus_bootstrap.launch.watch.observation import Candidates, NodeObservation, Observation
 
@@ -108,7 +108,7 @@ def begin_attempt(job: Job, state: State, candidates: Candidates, clock: Clock, 
         limit = max(state.since, state.not_before, clock.watching_since) + job.policy.hosts_timeout_s
         if now > limit:
             why = f"waited {job.policy.hosts_timeout_s} s for hosts: {choice.why}"
-            return _give_up(job, state, why, f"repair hosts or add some, then: {classification.resume_command(job)}", now)
+            return _fail(job, state, why, f"repair hosts or add some, then: {classification.resume_command(job)}", now)
         if state.phase == states.WAITING and state.reason == choice.why:
             return Decision(state)
         waiting = replace(state, phase=states.WAITING, reason=choice.why, since=state.since if state.phase == states.WAITING else now)
@@ -153,50 +153,50 @@ def evaluate(job: Job, state: State, observation: Observation, clock: Clock) -> 
     return Decision(state, (*events, *more))
 
 
-def conclude(job: Job, state: State, ending: Ending, now: float) -> Decision:
+def conclude(job: Job, state: State, outcome: Outcome, now: float) -> Decision:
     """Decide what follows an attempt that has ended."""
-    state = _update_attempt(state, cause=ending.cause, reason=ending.reason)
-    events = [Event("attempt_ended", ending.reason, step=state.step)]
-    if ending.kind == classification.DONE:
-        return Decision(_enter(state, states.DONE, ending.reason, now), (*events, Event("done", ending.reason, step=state.step)))
-    if ending.kind == classification.CANCELLED:
-        ended = replace(_enter(state, states.CANCELLED, ending.reason, now), fix=ending.fix)
-        return Decision(ended, (*events, Event("cancelled", ending.reason, step=state.step)))
+    state = _update_attempt(state, cause=outcome.cause, reason=outcome.reason)
+    events = [Event("attempt_ended", outcome.reason, step=state.step)]
+    if outcome.kind == classification.DONE:
+        return Decision(_enter(state, states.DONE, outcome.reason, now), (*events, Event("done", outcome.reason, step=state.step)))
+    if outcome.kind == classification.CANCELLED:
+        ended = replace(_enter(state, states.CANCELLED, outcome.reason, now), fix=outcome.fix)
+        return Decision(ended, (*events, Event("cancelled", outcome.reason, step=state.step)))
     known = {item.host for item in state.excluded}
-    new = [Excluded(host, now, ending.cause, ending.reason, ending.hardware) for host in ending.hosts if host not in known]
+    new = [Excluded(host, now, outcome.cause, outcome.reason, outcome.hardware) for host in outcome.hosts if host not in known]
     state = replace(state, excluded=(*state.excluded, *new))
     events += [Event("node_excluded", item.reason, item.host) for item in new]
-    decision = _restart_or_give_up(job, state, ending, now)
+    decision = _restart_or_fail(job, state, outcome, now)
     return Decision(decision.state, (*events, *decision.events))
 
 
-def _restart_or_give_up(job: Job, state: State, ending: Ending, now: float) -> Decision:
-    """Restart, or give up with a reason."""
-    if ending.kind == classification.OWN and _repeated(state):
+def _restart_or_fail(job: Job, state: State, outcome: Outcome, now: float) -> Decision:
+    """Restart the job, or let it fail with a reason."""
+    if outcome.kind == classification.OWN and _repeated(state):
         at = "before the first step" if state.current.last_step is None else f"after step {state.current.last_step}"
-        return _give_up(job, state, f"ended twice {at} for the same reason: {ending.reason}", ending.fix, now)
+        return _fail(job, state, f"ended twice {at} for the same reason: {outcome.reason}", outcome.fix, now)
     # Continuing from a checkpoint does not count against the retry budget, if the attempt made at least one step.
-    stepped = state.current.first_step is not None
-    outside = ending.cause == classification.FROM_OUTSIDE
-    free = ending.kind == classification.UNFINISHED and not outside and stepped
+    stepped = state.current.last_step is not None
+    outside = outcome.cause == classification.FROM_OUTSIDE
+    free = outcome.kind == classification.UNFINISHED and not outside and stepped
     policy = job.policy
     # Stops from outside, and preemptions before the first step, do not count either, up to max_restarts_without_progress in a row. More
     # of them have a systematic cause: a queue, for example, evicts a job one of whose pods never starts.
     uncounted = (
-        outside or (ending.cause == classification.PREEMPTED and not stepped)
+        outside or (outcome.cause == classification.PREEMPTED and not stepped)
     ) and state.stops < policy.max_restarts_without_progress
     stops = state.stops + (1 if uncounted else 0)
     spent = state.restarts_without_progress + (0 if free or uncounted else 1)
     if spent > policy.max_restarts_without_progress:
         since = "at all" if state.best_step is None else f"since step {state.best_step}"
-        why = f"{policy.max_restarts_without_progress} restarts without progress {since}; the last attempt: {ending.reason}"
-        return _give_up(job, state, why, ending.fix, now)
+        why = f"{policy.max_restarts_without_progress} restarts without progress {since}; the last attempt: {outcome.reason}"
+        return _fail(job, state, why, outcome.fix, now)
     if policy.max_restarts and state.restarts >= policy.max_restarts:
-        return _give_up(job, state, f"{policy.max_restarts} restarts in all; the last attempt: {ending.reason}", ending.fix, now)
+        return _fail(job, state, f"{policy.max_restarts} restarts in all; the last attempt: {outcome.reason}", outcome.fix, now)
     pause = 0 if free else policy.backoff_s[min(spent + stops, len(policy.backoff_s)) - 1]
     counted = replace(state, restarts=state.restarts + 1, restarts_without_progress=spent, stops=stops)
-    again = replace(counted, not_before=now + pause, fix=ending.fix)
-    text = f"restart{f' in {pause} s' if pause else ''}: {ending.reason}"
+    again = replace(counted, not_before=now + pause, fix=outcome.fix)
+    text = f"restart{f' in {pause} s' if pause else ''}: {outcome.reason}"
     return Decision(_enter(again, states.WAITING, text, now), (Event("restart", text),))
 
 
@@ -207,7 +207,7 @@ def _repeated(state: State) -> bool:
     return (before.cause, before.last_step) == (last.cause, last.last_step)
 
 
-def _give_up(job: Job, state: State, why: str, fix: str, now: float) -> Decision:
+def _fail(job: Job, state: State, why: str, fix: str, now: float) -> Decision:
     fix = fix or f"read the logs of the attempts, remove the cause, then: {classification.resume_command(job)}"
     return Decision(replace(_enter(state, states.FAILED, why, now), fix=fix), (Event("failed", why, step=state.best_step),))
 
@@ -240,7 +240,7 @@ def _record_answers(state: State, observation: Observation, now: float) -> tuple
 
 
 def _end_silent_launchers(job: Job, state: State, observation: Observation, now: float) -> Observation:
-    """Count a launcher as ended if it is silent for long and the scheduler hears from its host: the host is not lost.
+    """Count a launcher as ended if it does not answer for long and the scheduler reports that its host responds: the host is not lost.
 
     This needs an expired lease: a scheduler that has forgotten the job reports the same while launchers run.
     """
@@ -248,7 +248,7 @@ def _end_silent_launchers(job: Job, state: State, observation: Observation, now:
     fenced = state.revoked and now - state.revoked_at >= job.policy.lease_s + FENCE_S
 
     def evaluate_node(node: NodeObservation) -> NodeObservation:
-        over = fenced and node.heard and node.state == observations.SILENT and now - since[node.host] >= job.policy.lost_after_s
+        over = fenced and node.host_responds and node.state == observations.SILENT and now - since[node.host] >= job.policy.lost_after_s
         return replace(node, state=observations.ENDED) if over else node
 
     return replace(observation, nodes=tuple(evaluate_node(node) for node in observation.nodes))
@@ -257,14 +257,14 @@ def _end_silent_launchers(job: Job, state: State, observation: Observation, now:
 def _record_progress(state: State, observation: Observation, now: float) -> tuple[State, list[Event]]:
     found = observation.progress
     state = replace(state, checkpoint=found.checkpoint if found.checkpoint is not None else state.checkpoint)
-    if found.first is not None and state.current.first_step is not None and found.first < state.current.first_step:
-        state = _update_attempt(state, first_step=found.first)  # metrics.prom was visible before the first lines of steps.jsonl
-    if found.step is None or found.step == state.current.last_step:
-        return state, []
     events: list[Event] = []
-    if state.current.first_step_at is None:
-        state = _update_attempt(state, first_step=found.first, first_step_at=now)
+    if found.first is not None and state.current.first_step is None:
+        state = _update_attempt(state, first_step=found.first)
         events.append(Event("first_step", f"the first step of attempt {state.attempt}", step=found.first))
+    if found.step is None or found.step == state.current.last_step:
+        return state, events
+    if state.current.first_step_at is None:
+        state = _update_attempt(state, first_step_at=now)
     state = replace(_update_attempt(state, last_step=found.step), step=found.step, step_at=now)
     if state.best_step is None or found.step > state.best_step:
         state = replace(state, best_step=found.step, restarts_without_progress=0, stops=0)
@@ -321,7 +321,7 @@ def _stopping(job: Job, state: State, observation: Observation, now: float, lost
     nodes_unknown = not observation.nodes and observation.status != observations.ENDED
     if now < fenced + UNSTOPPABLE_S and (silent - set(lost) or running or nodes_unknown):
         return state, []
-    # A direct host that answers and still runs the launcher is at fault. A host that a scheduler has not released is unknown.
+    # A direct host that answers and still runs the launcher is faulty. A host that a scheduler has not released is unknown.
     unclear = tuple(sorted(running)) if job.platform else ()
     lost_hosts = tuple(sorted((silent | running) - set(unclear)))
     events = [

@@ -20,7 +20,7 @@ from primus_bootstrap.launch.watch import node_record
 from primus_bootstrap.launch.watch import observation as observations
 from primus_bootstrap.launch.watch.job_spec import Host
 from primus_bootstrap.launch.watch.job_spec_kubernetes import INDEXED, JOBSET, RANKS, TRAINJOB
-from primus_bootstrap.launch.watch.kube_api import ApiRefusedError, ApiSilentError
+from primus_bootstrap.launch.watch.kube_api import ApiRefusedError, ApiUnavailableError
 from primus_bootstrap.launch.watch.kube_broker import pod_user
 from primus_bootstrap.launch.watch.observation import Candidate, Candidates, NodeObservation, Observation
 from primus_bootstrap.launch.watch.targets import kubernetes_nodes as node_checks
@@ -57,7 +57,7 @@ class KubernetesTarget:
         selector = ",".join(f"{name}={value}" for name, value in self.job.pods.node_selector.items())
         try:
             nodes = self.cluster.nodes(selector)
-        except (ApiSilentError, ApiRefusedError) as error:
+        except (ApiUnavailableError, ApiRefusedError) as error:
             return Candidates(chosen_by_target=True, why=str(error))
         tolerations = manifests.tolerations(self.job.pods)
         able = {node["metadata"]["name"]: node_checks.usable(node) for node in nodes if node_checks.suits(node, self.job.pods, tolerations)}
@@ -76,7 +76,7 @@ class KubernetesTarget:
             for index, (kind, sent) in enumerate(manifests.objects(start, form)):
                 if (kind, sent["metadata"]["name"]) not in existing:
                     self._create(start, form, index)
-        except (ApiSilentError, ApiRefusedError) as error:
+        except (ApiUnavailableError, ApiRefusedError) as error:
             self.refused = str(error)
 
     def observe(self, state: State) -> Observation:
@@ -87,7 +87,7 @@ class KubernetesTarget:
             listed = self.cluster.pods(state.attempt)
             pods = pod_status.by_rank((pod for pod in map(pod_status.read_pod, listed) if pod), records)
             ready = self._nodes_ready(pods, records)
-        except (ApiSilentError, ApiRefusedError) as error:
+        except (ApiUnavailableError, ApiRefusedError) as error:
             return Observation(observations.SILENT, why=str(error))
         if not tops and not pods:
             return self._without_objects(state, records, ready)
@@ -111,7 +111,7 @@ class KubernetesTarget:
             if force:
                 for item in self.cluster.pods(state.attempt):
                     self._delete_pod(item, _KILL)
-        except (ApiSilentError, ApiRefusedError) as error:
+        except (ApiUnavailableError, ApiRefusedError) as error:
             self.refused = str(error)
 
     def _served(self) -> tuple[Kind, ...]:
@@ -239,7 +239,7 @@ class KubernetesTarget:
                 continue
             try:
                 text = self.cluster.log(pod.name)
-            except (ApiSilentError, ApiRefusedError) as error:
+            except (ApiUnavailableError, ApiRefusedError) as error:
                 text = str(error)
             last = next((line for line in reversed(text.splitlines()) if line.strip()), "its log is empty")
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from primus_bootstrap.launch.watch.node_record import NodeRecord
 
-# Reasons of a waiting container that do not go away by waiting.
+# Reasons of a waiting container that stay until somebody changes something.
 _STUCK = frozenset(
     {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "CreateContainerConfigError", "CreateContainerError",
      "RunContainerError", "ImageInspectError"}
@@ -40,7 +40,6 @@ class Pod:
     failed: str = ""  # why the pod failed before its container ran
     placed: bool = False  # it has a node, whose kubelet has not started the container yet, or refused to
     preempted: bool = False
-    deleted: bool = False
 
 
 def read_pod(item: Mapping[str, Any]) -> Pod | None:
@@ -73,7 +72,6 @@ def read_pod(item: Mapping[str, Any]) -> Pod | None:
         failed=_reason(status) or "its pod has failed" if failed else "",
         placed=bool(spec.get("nodeName")) and ended is None and not running and (not failed or whose in _BY_KUBELET),
         preempted=whose == "PreemptionByScheduler",
-        deleted=bool(metadata.get("deletionTimestamp")),
     )
 
 
@@ -129,12 +127,12 @@ def node_observation(
         why = f"its container ended with {pod.exit_code}"
         return NodeObservation(name, observations.ENDED, None if record is None else pod.exit_code, why=why, begun=record is not None)
     if ready is False:
-        return NodeObservation(name, observations.SILENT, why="Kubernetes does not hear from it")
+        return NodeObservation(name, observations.SILENT, why="Kubernetes reports it as not ready")
     if pod is not None and pod.running:
         return NodeObservation(name, observations.RUNNING)
     if record is None:
         return _not_started(name, pod, failed)
-    return NodeObservation(name, observations.SILENT, why="its pod is gone, and the launcher left no exit code", heard=True)
+    return NodeObservation(name, observations.SILENT, why="its pod is gone, and the launcher left no exit code", host_responds=True)
 
 
 def _not_started(name: str, pod: Pod | None, failed: str) -> NodeObservation:

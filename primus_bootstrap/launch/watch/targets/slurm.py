@@ -57,7 +57,7 @@ exit "$code"
 """
 
 
-class SlurmSilentError(Exception):
+class SlurmUnavailableError(Exception):
     """Slurm did not answer; the state of the job is unknown."""
 
 
@@ -84,7 +84,7 @@ class SlurmTarget:
         try:
             # --all: hidden partitions accept jobs that name them.
             lines = _run(["sinfo", "--all", "--noheader", "--Node", "--format=%N|%P|%T"]).splitlines()
-        except SlurmSilentError as error:
+        except SlurmUnavailableError as error:
             return Candidates(chosen_by_target=True, why=str(error))
         rows = [line.split("|") for line in lines if line.count("|") == _COLUMNS - 1]
         mine = {name: _usable(state) for name, partition, state in rows if self._is_mine(partition)}
@@ -105,14 +105,14 @@ class SlurmTarget:
         try:
             if self._find(state) is None:
                 _run(self._sbatch(state, self._size(state)))
-        except SlurmSilentError as error:
+        except SlurmUnavailableError as error:
             self.refused = str(error)
 
     def observe(self, state: State) -> Observation:
         """Query the Slurm job, and read the records of the launchers."""
         try:
             found = self._find(state)
-        except SlurmSilentError as error:
+        except SlurmUnavailableError as error:
             return Observation(observations.SILENT, why=str(error))
         records = {record.host: record for record in node_record.read_all(self.folder.attempt(state.attempt)).values()}
         if found is None:
@@ -151,7 +151,7 @@ class SlurmTarget:
             if not marker.exists():
                 marker.touch()
                 _run(["scancel", "--signal=TERM", found.job_id])
-        except SlurmSilentError as error:
+        except SlurmUnavailableError as error:
             self.refused = str(error)
 
     def _find(self, state: State) -> Listed | None:
@@ -167,7 +167,7 @@ class SlurmTarget:
         try:
             words = ["sacct", "--noheader", "--parsable2", "--allocations", f"--name={name}", user, "--starttime=now-30days", columns]
             return _listed(_run(words), mine)
-        except SlurmSilentError:  # without accounting only the records of the launchers are left
+        except SlurmUnavailableError:  # without accounting only the records of the launchers are left
             return None
 
     def _size(self, state: State) -> tuple[str, ...]:
@@ -211,19 +211,19 @@ class SlurmTarget:
         doubtful = status == observations.ENDED or (
             status == observations.RUNNING and (found.state == "COMPLETING" or bool(ended) or stopping)
         )
-        heard = self._heard(silent) if silent and doubtful else {}
-        others = {name: _silent(name, status, verdict, heard.get(name)) for name in silent}
+        responding = self._responding(silent) if silent and doubtful else {}
+        others = {name: _silent(name, status, verdict, responding.get(name)) for name in silent}
         began = any(name in records for name in found.nodes)
-        if not began and status == observations.ENDED and verdict != observations.NODE_FAIL and False not in heard.values():
+        if not began and status == observations.ENDED and verdict != observations.NODE_FAIL and False not in responding.values():
             others = {name: NodeObservation(name, observations.ENDED) for name in silent}  # it ended before a launcher started
         observed = {name: NodeObservation(name, observations.ENDED, record.exit_code, why=record.note) for name, record in ended.items()}
         return tuple({**observed, **others}[name] for name in found.nodes)
 
-    def _heard(self, names: Sequence[str]) -> dict[str, bool]:
-        """Return whether Slurm hears from these nodes; empty if Slurm does not answer."""
+    def _responding(self, names: Sequence[str]) -> dict[str, bool]:
+        """Return whether these nodes respond to Slurm; empty if Slurm does not answer."""
         try:
             lines = _run(["sinfo", "--noheader", "--Node", f"--nodes={','.join(names)}", "--format=%N|%T"]).splitlines()
-        except SlurmSilentError:
+        except SlurmUnavailableError:
             return {}
         pairs = [line.strip().partition("|") for line in lines if line]
         # * marks a node that does not respond: https://slurm.schedmd.com/sinfo.html#SECTION_NODE-STATE-CODES
@@ -236,18 +236,18 @@ def _waits(found: Listed) -> str:
     return f" ({found.reason or 'no reason given'})" + (f"; to release it: scontrol release {found.job_id}" if held else "")
 
 
-def _silent(name: str, status: str, verdict: str, heard: bool | None) -> NodeObservation:  # noqa: FBT001 - None: unknown
+def _silent(name: str, status: str, verdict: str, responds: bool | None) -> NodeObservation:  # noqa: FBT001 - None: unknown
     """Return the observation of a node whose launcher left no exit code."""
     if verdict not in ("", observations.NODE_FAIL):
         return NodeObservation(name, observations.ENDED)
-    if heard is False:
-        return NodeObservation(name, observations.SILENT, why="Slurm does not hear from it")
+    if responds is False:
+        return NodeObservation(name, observations.SILENT, why="Slurm reports it as not responding")
     if status != observations.ENDED:
         return NodeObservation(name, observations.RUNNING)
-    if verdict == observations.NODE_FAIL and heard:
+    if verdict == observations.NODE_FAIL and responds:
         return NodeObservation(name, observations.ENDED, why="another node was lost")
     why = "Slurm reports the end of the job, and the launcher left no exit code"
-    return NodeObservation(name, observations.SILENT, why=why, heard=bool(heard))
+    return NodeObservation(name, observations.SILENT, why=why, host_responds=bool(responds))
 
 
 def _is_partition(partition: str, name: str) -> bool:
@@ -274,16 +274,16 @@ def _run(words: list[str]) -> str:
     """Return the output of a Slurm command.
 
     Raises:
-        SlurmSilentError: It failed, or did not end in time.
+        SlurmUnavailableError: It failed, or did not end in time.
     """
     environment = {name: value for name, value in os.environ.items() if name == "SLURM_CONF" or not name.startswith(_SETTINGS)}
     try:
         done = run_command(words, timeout_s=_COMMAND_S, env=environment)
     except TimeoutError as error:
-        raise SlurmSilentError(f"{words[0]} did not answer within {_COMMAND_S:.0f} s") from error
+        raise SlurmUnavailableError(f"{words[0]} did not answer within {_COMMAND_S:.0f} s") from error
     except OSError as error:
-        raise SlurmSilentError(f"{words[0]}: {error}") from error
+        raise SlurmUnavailableError(f"{words[0]}: {error}") from error
     if done.code:
         output = " ".join((done.stderr or done.stdout).split())[-_SHOWN:]
-        raise SlurmSilentError(f"{words[0]} ended with exit code {done.code}: {output}")
+        raise SlurmUnavailableError(f"{words[0]} ended with exit code {done.code}: {output}")
     return done.stdout
