@@ -15,15 +15,13 @@ from typing import Any
 from etcd_backup import digest
 from etcd_member import RefusedError, find_member, health, inspect
 
-SCHEMA = "primus.verdict/1"
 SOURCE = "roles/kube_backup/meta/argument_specs.yml"
 FIX = "primus-bootstrap backup etcd; `journalctl -u primus-etcd-backup` has the reason of a failed run"
 
 
 def record(host: str, check: str, verdict: str, **fields: Any) -> dict[str, Any]:
     """Return one verdict record."""
-    fixed = {"source": SOURCE, "started": time.time(), "seconds": 0.0, "schema": SCHEMA}
-    return {"check": f"kube_backup.{check}", "host": host, "verdict": verdict, **fields, **fixed}
+    return {"check": f"kube_backup.{check}", "host": host, "verdict": verdict, **fields, "source": SOURCE, "started": time.time()}
 
 
 def etcd_verdict(host: str, seen: dict[str, Any], count: int) -> dict[str, Any]:

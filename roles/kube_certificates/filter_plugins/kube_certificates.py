@@ -14,7 +14,6 @@ from cryptography import x509
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-SCHEMA = "primus.verdict/1"
 SOURCE = "roles/kube_certificates/meta/argument_specs.yml"
 # File -> (name in `kubeadm certs renew`, program that reads it): https://kubernetes.io/docs/tasks/administer-cluster/kubeadm/kubeadm-certs/
 # (read 2026-11). A client certificate that only kubectl or a probe reads needs no restart.
@@ -130,7 +129,7 @@ def kube_certificates_verdicts(
     read: Sequence[Mapping[str, Any]], unread: Sequence[str], host: str, least_days: float
 ) -> list[dict[str, Any]]:
     """Return a verdict for each certificate, and `unknown` for each file that could not be read."""
-    fixed = {"host": host, "source": SOURCE, "started": time.time(), "seconds": 0.0, "schema": SCHEMA}
+    fixed = {"host": host, "source": SOURCE, "started": time.time()}
     found = []
     for one in read:
         words = {"device": one["file"], "expected": f">= {least_days:.0f}", "found": f"{one['days']:.0f}", "unit": "days"}

@@ -1,4 +1,7 @@
-"""Run Kubespray on the controller for the whole cluster: the Ansible action `kubespray`."""  # noqa: INP001 - Ansible loads plugins by path
+"""Run Kubespray on the controller for the whole cluster: the Ansible action `kubespray`.
+
+Own plugin: it runs the playbooks that hosts.yaml needs since the last run, with this run's passwords of Vault and sudo.
+"""  # noqa: INP001 - Ansible loads plugins by path
 
 from __future__ import annotations
 
