@@ -69,12 +69,12 @@ def serving(folder: Path, pair: tuple[str, str]) -> Iterator[dict[str, Any]]:
 )
 def test_served_certificate_is_checked(tmp_path: Path, made: dict[str, Any], names: list[str], verdict: str, reason: str) -> None:
     """Expired, soon to expire and wrong name each fail with a fix, without a known authority."""
-    gateway = module.Gateway("gw1")
+    gateway = module.Verdicts("envoy", "gw1")
     with serving(tmp_path, certificate(*made.pop("names"), **made)) as listener:
         module.check_certificate(gateway, {**listener, "names": names}, 14)
 
-    assert [(one["verdict"], one.get("reason", "")) for one in gateway.verdicts] == [(verdict, reason)]
-    assert verdict == "pass" or "apply the phase gateway" in gateway.verdicts[0]["fix"]
+    assert [(one["verdict"], one.get("reason", "")) for one in gateway.records] == [(verdict, reason)]
+    assert verdict == "pass" or "apply the phase gateway" in gateway.records[0]["fix"]
 
 
 def test_request_has_host_name_and_path(tmp_path: Path) -> None:
@@ -87,10 +87,10 @@ def test_request_has_host_name_and_path(tmp_path: Path) -> None:
 
 def test_closed_port_fails() -> None:
     """Clients would find no listener either, so the result is not unknown."""
-    gateway = module.Gateway("gw1")
+    gateway = module.Verdicts("envoy", "gw1")
     closed = {"name": "x", "address": "127.0.0.1", "port": 1, "tls": False, "names": [], "routes": [route()]}
     module.check_routes(gateway, closed, HEALTHY)
     module.check_certificate(gateway, {**closed, "tls": True}, 14)
     module.check_redirect(gateway, closed)
 
-    assert [one["verdict"] for one in gateway.verdicts] == ["fail"] * 3
+    assert [one["verdict"] for one in gateway.records] == ["fail"] * 3

@@ -48,12 +48,12 @@ def route(**changes: Any) -> dict[str, Any]:
 )
 def test_route_must_reach_its_upstream_or_require_a_key(changes: dict[str, Any], answer: Any, healthy: Any, verdict: str) -> None:
     """A route passes only if the answer proves it."""
-    gateway = module.Gateway("gw1")
+    gateway = module.Verdicts("envoy", "gw1")
     listener = {"name": "https", "port": 443, "names": [], "routes": [route(**changes)]}
     module.check_routes(gateway, listener, healthy, lambda *_: answer)
 
-    assert [one["verdict"] for one in gateway.verdicts] == [verdict]
-    assert verdict == "pass" or {"reason", "fix"} <= set(gateway.verdicts[0])
+    assert [one["verdict"] for one in gateway.records] == [verdict]
+    assert verdict == "pass" or {"reason", "fix"} <= set(gateway.records[0])
 
 
 @pytest.mark.parametrize(
@@ -75,22 +75,22 @@ def test_rate_limit_is_tested_with_requests(limit: dict[str, int], answer: Any, 
             raise answer
         return answer
 
-    gateway = module.Gateway("gw1")
+    gateway = module.Verdicts("envoy", "gw1")
     module.check_limits(gateway, [{"routes": [route(rate_limit=limit)]}, {"routes": [route(rate_limit=limit)]}], "/run/x", trial)
 
-    assert [one["verdict"] for one in gateway.verdicts] == [verdict]
+    assert [one["verdict"] for one in gateway.records] == [verdict]
 
 
 def test_health_is_parsed_from_envoys_output() -> None:
     """An endpoint that fails its active check, or is not listed, does not count as healthy."""
     good, bad = {"eds_health_status": "HEALTHY"}, {"eds_health_status": "HEALTHY", "failed_active_health_check": True}
     clusters = [{"name": "web", "host_statuses": [{"health_status": one} for one in (good, bad, {})]}, {"name": "model"}]
-    gateway = module.Gateway("gw1")
+    gateway = module.Verdicts("envoy", "gw1")
     found = module.endpoint_health({"cluster_statuses": clusters})
     module.check_upstreams(gateway, ["web", "model", "new"], found)
 
     assert found == {"web": (1, 3), "model": (0, 0)}
-    assert [(one["verdict"], one["found"]) for one in gateway.verdicts] == [("pass", "1 of 3"), ("fail", "0 of 0"), ("unknown", "0 of 0")]
+    assert [(one["verdict"], one["found"]) for one in gateway.records] == [("pass", "1 of 3"), ("fail", "0 of 0"), ("unknown", "0 of 0")]
 
 
 @pytest.mark.parametrize(
@@ -98,10 +98,10 @@ def test_health_is_parsed_from_envoys_output() -> None:
 )
 def test_redirect_must_lead_to_https(answer: Any, verdict: str) -> None:
     """Any other target fails."""
-    gateway = module.Gateway("gw1")
+    gateway = module.Verdicts("envoy", "gw1")
     module.check_redirect(gateway, {"name": "http", "port": 80, "names": []}, lambda *_: answer)
 
-    assert [one["verdict"] for one in gateway.verdicts] == [verdict]
+    assert [one["verdict"] for one in gateway.records] == [verdict]
 
 
 def test_parameters_of_the_verification_hold_no_secret() -> None:
@@ -161,9 +161,9 @@ def endpoint(name: str, **stats: int) -> dict[str, Any]:
 )
 def test_keys_of_a_url_must_be_fetched(clusters: dict[str, Any], stats: dict[str, Any], verdict: str, found: str) -> None:
     """Without keys every token gets 401, as does a request without one. The route check sees no difference."""
-    gateway = module.Gateway("gw1")
+    gateway = module.Verdicts("envoy", "gw1")
     module.check_keys(gateway, ["far"], clusters, stats)
 
-    assert (gateway.verdicts[0]["check"], gateway.verdicts[0]["verdict"]) == ("envoy.keys.far", verdict)
-    assert found in gateway.verdicts[0]["found"]
-    assert ("jwks_url of far" in gateway.verdicts[0].get("fix", "")) is (verdict != "pass")
+    assert (gateway.records[0]["check"], gateway.records[0]["verdict"]) == ("envoy.keys.far", verdict)
+    assert found in gateway.records[0]["found"]
+    assert ("jwks_url of far" in gateway.records[0].get("fix", "")) is (verdict != "pass")

@@ -39,7 +39,7 @@ def make_server(answers: dict[str, str], refusal: str = REFUSAL) -> Any:
 
 def outcomes(server: Any) -> dict[str, str]:
     """Return the verdict of each check."""
-    return {record["check"].removeprefix("redis."): record["verdict"] for record in server.verdicts}
+    return {record["check"].removeprefix("redis."): record["verdict"] for record in server.verdicts.records}
 
 
 def test_healthy_server_passes_every_check() -> None:
@@ -85,7 +85,7 @@ def test_each_risk_of_data_loss_fails(good: str, bad: str, check: str) -> None:
     """No append-only file, a failed write, rewrite or snapshot, and an eviction policy each fail with a fix."""
     server = make_server({words: answer.replace(good, bad) for words, answer in HEALTHY.items()})
     effects.check_durability(server)
-    failed = [record for record in server.verdicts if record["verdict"] == "fail"]
+    failed = [record for record in server.verdicts.records if record["verdict"] == "fail"]
 
     assert [record["check"] for record in failed] == [f"redis.{check}"]
     assert all(record["fix"] for record in failed)
@@ -156,7 +156,7 @@ def test_missing_replica_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     effects.check_replication(server, "", 1, lambda _: None)
 
     assert outcomes(server) == {"replication": "fail"}
-    assert server.verdicts[0]["found"] == "0 online"
+    assert server.verdicts.records[0]["found"] == "0 online"
 
 
 def test_single_host_skips_replication() -> None:
@@ -175,7 +175,7 @@ def test_overcommit_is_checked_if_configurable(tmp_path: Path) -> None:
     effects.check_host(server, "active", str(setting))
     effects.check_host(server, "inactive", str(tmp_path / "none"))
 
-    assert [record["verdict"] for record in server.verdicts] == ["pass", "fail", "fail", "skipped"]
+    assert [record["verdict"] for record in server.verdicts.records] == ["pass", "fail", "fail", "skipped"]
 
 
 def test_password_may_contain_an_equals_sign(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_no_verdict_contains_the_password() -> None:
     server = make_server({**HEALTHY, "PING": "unexpected\n"})
     effects.check_access(server)
 
-    assert PASSWORD not in str(server.verdicts)
+    assert PASSWORD not in str(server.verdicts.records)
 
 
 @pytest.mark.parametrize(("keep", "fix"), [(False, "without --limit"), (True, "secrets rotate redis --interrupt")])
@@ -201,7 +201,7 @@ def test_old_password_in_pods_is_reported_with_a_fix(fix: str, *, keep: bool) ->
     effects.check_passwords(server, keep_old_password=keep)
 
     assert outcomes(server) == {"one_password": "fail"}
-    assert fix in server.verdicts[0]["fix"]
+    assert fix in server.verdicts.records[0]["fix"]
 
 
 @pytest.mark.parametrize(
@@ -219,8 +219,8 @@ def test_open_plain_port_is_reported_with_its_clients(*, tls: bool, port: str, u
     server = make_server({"CONFIG GET port": f"port\n{port}\n" if port else ""})
     effects.check_plain_port(server, tls=tls, users=lambda _: users)
 
-    assert (server.verdicts[0]["verdict"], server.verdicts[0]["found"]) == (verdict, words)
-    assert verdict != "fail" or "apply hosts.yaml --phase storage" in server.verdicts[0]["fix"]
+    assert (server.verdicts.records[0]["verdict"], server.verdicts.records[0]["found"]) == (verdict, words)
+    assert verdict != "fail" or "apply hosts.yaml --phase storage" in server.verdicts.records[0]["fix"]
 
 
 @pytest.mark.parametrize(("days", "verdict"), [(400, "pass"), (30, "pass"), (29, "fail"), (-1, "fail")])

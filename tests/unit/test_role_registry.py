@@ -81,7 +81,7 @@ class Fake:
 
 def verdicts(registry: Any) -> dict[str, str]:
     """Return the verdict of each check."""
-    return {one["check"].partition(".")[2]: one["verdict"] for one in registry.verdicts}
+    return {one["check"].partition(".")[2]: one["verdict"] for one in registry.verdicts.records}
 
 
 def test_healthy_registry_passes_and_open_one_fails() -> None:
@@ -106,7 +106,7 @@ def test_full_disk_fails_and_no_answer_is_unknown() -> None:
     EFFECTS.check_images(busy, collecting=True)
 
     assert verdicts(full) == {"push_and_pull": "fail"}
-    assert "push a layer gave 500 UNKNOWN: unknown error no space left on device" in full.verdicts[0]["reason"]
+    assert "push a layer gave 500 UNKNOWN: unknown error no space left on device" in full.verdicts.records[0]["reason"]
     assert verdicts(silent) == verdicts(busy) == {"push_and_pull": "unknown"}
 
 
@@ -183,7 +183,7 @@ def test_refusal_must_have_the_right_reason(status: int | None, output: str, ver
 
     host.add_refusal("refuses_wrong_password", "password", (status, output), "fix")
 
-    assert [one["verdict"] for one in host.verdicts] == [verdict]
+    assert [one["verdict"] for one in host.verdicts.records] == [verdict]
 
 
 def test_unsigned_image_must_be_refused_under_a_policy(tmp_path: Path) -> None:
@@ -199,7 +199,7 @@ def test_unsigned_image_must_be_refused_under_a_policy(tmp_path: Path) -> None:
     PULLS.check_policy(host, tmp_path, "sha256:1", "signed", [])
     PULLS.check_policy(host, tmp_path, "sha256:1", "keep", [])
 
-    assert [(one["check"], one["verdict"]) for one in host.verdicts] == [
+    assert [(one["check"], one["verdict"]) for one in host.verdicts.records] == [
         ("registry_trust.refuses_unsigned", "fail"),
         ("registry_trust.refuses_unsigned", "skipped"),
     ]
@@ -226,12 +226,14 @@ def test_engine_without_policy_support_fails_if_signatures_are_required(
     PULLS.check_engines(signed, "signed")
     PULLS.check_engines(kept, "keep")
 
-    assert {one["check"]: one["verdict"] for one in signed.verdicts} == {
+    assert {one["check"]: one["verdict"] for one in signed.verdicts.records} == {
         "registry_trust.policy_of_docker": docker,
         "registry_trust.policy_of_apptainer": apptainer,
     }
-    assert not [one for one in signed.verdicts if one["verdict"] == "fail" and "use podman on this host and remove" not in one["fix"]]
-    assert kept.verdicts == []
+    assert not [
+        one for one in signed.verdicts.records if one["verdict"] == "fail" and "use podman on this host and remove" not in one["fix"]
+    ]
+    assert kept.verdicts.records == []
 
 
 @pytest.mark.parametrize("own", ["r:5000", ""])

@@ -151,9 +151,9 @@ def test_only_a_successful_login_passes(monkeypatch: pytest.MonkeyPatch, output:
     host = ASKS.Host("n1", "svc1:5000", call)
     ASKS.check_cluster_registry(host)
 
-    assert (host.verdicts[0]["check"], host.verdicts[0]["verdict"]) == ("registry_trust.containerd_pull", verdict)
+    assert (host.verdicts.records[0]["check"], host.verdicts.records[0]["verdict"]) == ("registry_trust.containerd_pull", verdict)
     assert "--hosts-dir" in calls[0]
-    assert verdict == "pass" or host.verdicts[0]["fix"]
+    assert verdict == "pass" or host.verdicts.records[0]["fix"]
 
 
 @pytest.mark.parametrize(
@@ -166,4 +166,4 @@ def test_foreign_registry_must_be_trusted_and_reachable(monkeypatch: pytest.Monk
 
     ASKS.check_others(host, ["harbor.example.com"])
 
-    assert [one["verdict"] for one in host.verdicts] == [verdict]
+    assert [one["verdict"] for one in host.verdicts.records] == [verdict]

@@ -9,7 +9,6 @@ It is a module of its own because it reports many verdicts, and ansible.builtin.
 from __future__ import annotations
 
 import http.client
-import json
 import socket
 import ssl
 import time
@@ -17,12 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.envoy_admin import TIMEOUT_S, UnixConnection, read_page
+from ansible.module_utils.verdict_records import Verdicts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-SCHEMA = "primus.verdict/1"
-SOURCE = "roles/envoy/meta/argument_specs.yml"
 # A test of a higher limit would take too long.
 MAX_REQUESTS = 2000
 CLUSTERS = "`curl --unix-socket /run/envoy/admin.sock http://envoy/clusters` as root"
@@ -30,21 +28,6 @@ APPLY = "apply the phase gateway again, and read `journalctl -u envoy -n 30`"
 # OpenSSL's x509_vfy.h: X509_V_FLAG_PARTIAL_CHAIN trusts the certificate itself as authority; and error codes.
 PARTIAL_CHAIN = 0x80000
 EXPIRED, NOT_YET, OTHER_NAME, OTHER_ADDRESS = 10, 9, 62, 64
-
-
-class Gateway:
-    """A gateway and its verdicts."""
-
-    def __init__(self, host: str) -> None:
-        """Store the name of the host."""
-        self.host = host
-        self.verdicts: list[dict[str, Any]] = []
-
-    def add_verdict(self, check: str, verdict: str, *, expected: str, found: str, reason: str = "", fix: str = "") -> None:  # noqa: PLR0913 (the record's fields)
-        """Add one verdict record."""
-        record = {"check": f"envoy.{check}", "host": self.host, "verdict": verdict, "expected": expected, "found": found}
-        problem = {} if verdict == "pass" else {"reason": reason or f"expected {expected}, found {found or 'nothing'}", "fix": fix}
-        self.verdicts.append({**record, **problem, "source": SOURCE, "started": time.time(), "seconds": 0.0, "schema": SCHEMA})
 
 
 def local_address(listener: Mapping[str, Any]) -> str:
@@ -88,7 +71,7 @@ def request_host(route: Mapping[str, Any]) -> str:
 
 
 def check_routes(
-    gateway: Gateway, listener: Mapping[str, Any], healthy: Mapping[str, tuple[int, int]], ask: Callable[..., Any] = request
+    verdicts: Verdicts, listener: Mapping[str, Any], healthy: Mapping[str, tuple[int, int]], ask: Callable[..., Any] = request
 ) -> None:
     """Check that each route reaches its upstream, or requires a key or token."""
     for route in listener["routes"]:
@@ -99,17 +82,15 @@ def check_routes(
         try:
             status, headers = ask(listener, request_host(route), path)
         except (OSError, http.client.HTTPException) as error:
-            gateway.add_verdict(
-                check, "fail", expected=expected, found="", reason=f"port {listener['port']} does not answer: {error}", fix=APPLY
-            )
+            verdicts.add(check, "fail", expected=expected, found="", reason=f"port {listener['port']} does not answer: {error}", fix=APPLY)
             continue
         if restricted:
             verdict = "pass" if status == http.client.UNAUTHORIZED else "fail"
-            gateway.add_verdict(check, verdict, expected=expected, found=str(status), fix=APPLY)
+            verdicts.add(check, verdict, expected=expected, found=str(status), fix=APPLY)
         elif "x-envoy-upstream-service-time" in headers:
-            gateway.add_verdict(check, "pass", expected=expected, found=f"{status} of {route['upstream']}")
+            verdicts.add(check, "pass", expected=expected, found=f"{status} of {route['upstream']}")
         elif status == http.client.TOO_MANY_REQUESTS and route["rate_limit"]:
-            gateway.add_verdict(
+            verdicts.add(
                 check,
                 "unknown",
                 expected=expected,
@@ -119,22 +100,22 @@ def check_routes(
             )
         elif healthy.get(route["upstream"], (0, 0))[0] == 0:
             reason = f"no endpoint of {route['upstream']} is healthy, so the route cannot be checked"
-            gateway.add_verdict(
+            verdicts.add(
                 check, "unknown", expected=expected, found=str(status), reason=reason, fix=f"start the service {route['upstream']}"
             )
         else:
-            gateway.add_verdict(check, "fail", expected=expected, found=f"{status} of the gateway", fix=APPLY)
+            verdicts.add(check, "fail", expected=expected, found=f"{status} of the gateway", fix=APPLY)
 
 
-def check_redirect(gateway: Gateway, listener: Mapping[str, Any], ask: Callable[..., Any] = request) -> None:
+def check_redirect(verdicts: Verdicts, listener: Mapping[str, Any], ask: Callable[..., Any] = request) -> None:
     """Check that a redirecting listener sends clients to https."""
     try:
         status, headers = ask(listener, str((listener["names"] or [""])[0]), "/")
     except (OSError, http.client.HTTPException) as error:
-        gateway.add_verdict(f"{listener['name']}.redirect", "fail", expected="301 to https", found="", reason=str(error), fix=APPLY)
+        verdicts.add(f"{listener['name']}.redirect", "fail", expected="301 to https", found="", reason=str(error), fix=APPLY)
         return
     found = f"{status} {headers.get('location', '')}".strip()
-    gateway.add_verdict(
+    verdicts.add(
         f"{listener['name']}.redirect",
         "pass" if found.startswith("301 https://") else "fail",
         expected="301 to https",
@@ -172,7 +153,7 @@ def verify_certificate(listener: Mapping[str, Any], name: str, trusted: bytes) -
         return dict(secured.getpeercert() or {})
 
 
-def check_certificate(gateway: Gateway, listener: Mapping[str, Any], min_days: int) -> None:
+def check_certificate(verdicts: Verdicts, listener: Mapping[str, Any], min_days: int) -> None:
     """Check that the certificate is valid for `min_days` more days, and for every name that clients use."""
     renew = "renew it, replace its cert_file and key_file, and apply the phase gateway; no connection is closed"
     for name in [str(one).replace("*", "verify") for one in listener["names"]] or [""]:
@@ -188,7 +169,7 @@ def check_certificate(gateway: Gateway, listener: Mapping[str, Any], min_days: i
                 OTHER_ADDRESS: f"it is not for {name}",
             }
             fix = f"get one for {name}, and apply the phase gateway" if error.verify_code in (OTHER_NAME, OTHER_ADDRESS) else renew
-            gateway.add_verdict(
+            verdicts.add(
                 check,
                 "fail",
                 expected=expected,
@@ -198,14 +179,14 @@ def check_certificate(gateway: Gateway, listener: Mapping[str, Any], min_days: i
             )
             continue
         except OSError as error:
-            gateway.add_verdict(
+            verdicts.add(
                 check, "fail", expected=expected, found="", reason=f"port {listener['port']} does not speak TLS: {error}", fix=APPLY
             )
             continue
         left_days = int((ssl.cert_time_to_seconds(facts["notAfter"]) - time.time()) // 86400)
         verdict = "pass" if left_days >= min_days else "fail"
         found = f"until {facts['notAfter']}"
-        gateway.add_verdict(check, verdict, expected=expected, found=found, reason=f"it expires in {left_days} days", fix=renew)
+        verdicts.add(check, verdict, expected=expected, found=found, reason=f"it expires in {left_days} days", fix=renew)
 
 
 def endpoint_health(answer: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
@@ -220,16 +201,14 @@ def endpoint_health(answer: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
     return health
 
 
-def check_upstreams(gateway: Gateway, upstreams: list[str], healthy: Mapping[str, tuple[int, int]]) -> None:
+def check_upstreams(verdicts: Verdicts, upstreams: list[str], healthy: Mapping[str, tuple[int, int]]) -> None:
     """Check that each upstream has a healthy endpoint."""
     for name in upstreams:
         good, all_endpoints = healthy.get(name, (0, 0))
         fix = f"start the service {name}; Envoy uses an endpoint again as soon as it answers ({CLUSTERS} shows it)"
         verdict = "unknown" if name not in healthy else "pass" if good else "fail"
         reason = "Envoy does not have it yet" if name not in healthy else "every endpoint is ejected, so its requests get 503"
-        gateway.add_verdict(
-            f"upstream.{name}", verdict, expected="a healthy endpoint", found=f"{good} of {all_endpoints}", reason=reason, fix=fix
-        )
+        verdicts.add(f"upstream.{name}", verdict, expected="a healthy endpoint", found=f"{good} of {all_endpoints}", reason=reason, fix=fix)
 
 
 def counters_of(answer: Mapping[str, Any]) -> dict[str, int]:
@@ -265,7 +244,7 @@ def counter_sum(counters: Mapping[str, int], word: str) -> int:
     return sum(value for name, value in counters.items() if name.endswith(f".{word}") and ".internal." not in name)
 
 
-def check_keys(gateway: Gateway, providers: list[str], clusters: Mapping[str, Any], stats: Mapping[str, Any]) -> None:
+def check_keys(verdicts: Verdicts, providers: list[str], clusters: Mapping[str, Any], stats: Mapping[str, Any]) -> None:
     """Check that the keys of each provider with a URL were fetched. Without them every token is refused, as is a missing one.
 
     A listener counts failed fetches from all providers together, and a provider's cluster counts answers by status. So a failed fetch
@@ -278,7 +257,7 @@ def check_keys(gateway: Gateway, providers: list[str], clusters: Mapping[str, An
         # Counter names have "_" instead of ":".
         verdict, found = keys_verdict(name, counters, request_counts(clusters, f"jwks:{name}"), invalid)
         fix = f"correct jwks_url of {name}, or the network path to it (DNS, proxy, firewall, certificate); read `journalctl -u envoy -n 30`"
-        gateway.add_verdict(f"keys.{name}", verdict, expected="fetched keys", found=found, fix=fix)
+        verdicts.add(f"keys.{name}", verdict, expected="fetched keys", found=found, fix=fix)
 
 
 def send_until_limited(path: str, route: str, max_requests: int) -> tuple[int, dict[str, str]]:
@@ -300,7 +279,7 @@ def send_until_limited(path: str, route: str, max_requests: int) -> tuple[int, d
     return max_requests, {}
 
 
-def check_limits(gateway: Gateway, listeners: list[Mapping[str, Any]], path: str, send: Callable[..., Any] = send_until_limited) -> None:
+def check_limits(verdicts: Verdicts, listeners: list[Mapping[str, Any]], path: str, send: Callable[..., Any] = send_until_limited) -> None:
     """Check that a request above the limit gets 429 with a retry-after header."""
     limited = {route["name"]: route["rate_limit"] for one in listeners for route in one["routes"] if route["rate_limit"]}
     for name, limit in limited.items():
@@ -309,16 +288,16 @@ def check_limits(gateway: Gateway, listeners: list[Mapping[str, Any]], path: str
         max_requests = limit["requests"] + max(2, int(TIMEOUT_S * limit["requests"] / limit["per_s"]))
         if max_requests > MAX_REQUESTS:
             reason = f"the test needs more than {MAX_REQUESTS} requests"
-            gateway.add_verdict(f"limit.{name}", "skipped", expected=expected, found="", reason=reason, fix="")
+            verdicts.add(f"limit.{name}", "skipped", expected=expected, found="", reason=reason, fix="")
             continue
         try:
             passed, headers = send(path, name, max_requests)
         except (OSError, http.client.HTTPException) as error:
-            gateway.add_verdict(f"limit.{name}", "unknown", expected=expected, found="", reason=f"{path}: {error}", fix=APPLY)
+            verdicts.add(f"limit.{name}", "unknown", expected=expected, found="", reason=f"{path}: {error}", fix=APPLY)
             continue
         verdict = "pass" if headers.get("retry-after") else "fail"
         found = f"429 after {passed}" if headers else f"{passed} were accepted"
-        gateway.add_verdict(f"limit.{name}", verdict, expected=expected, found=found, fix=APPLY)
+        verdicts.add(f"limit.{name}", verdict, expected=expected, found=found, fix=APPLY)
 
 
 def main() -> None:
@@ -336,7 +315,7 @@ def main() -> None:
         supports_check_mode=True,
     )
     params = module.params
-    gateway = Gateway(params["host"])
+    verdicts = Verdicts("envoy", params["host"])
     healthy: dict[str, tuple[int, int]] = {}
     try:
         clusters = read_page(params["admin_socket"], "/clusters?format=json")
@@ -344,23 +323,19 @@ def main() -> None:
         healthy = endpoint_health(clusters)
     except (OSError, ValueError) as error:
         reason = f"{params['admin_socket']}: {error}"
-        gateway.add_verdict("admin", "fail", expected="an answer on the admin socket", found="", reason=reason, fix=APPLY)
+        verdicts.add("admin", "fail", expected="an answer on the admin socket", found="", reason=reason, fix=APPLY)
     else:
-        check_upstreams(gateway, params["upstreams"], healthy)
-        check_keys(gateway, params["key_sets"], clusters, stats)
+        check_upstreams(verdicts, params["upstreams"], healthy)
+        check_keys(verdicts, params["key_sets"], clusters, stats)
     for listener in params["listeners"]:
         if listener["https_redirect"]:
-            check_redirect(gateway, listener)
+            check_redirect(verdicts, listener)
             continue
         if listener["tls"]:
-            check_certificate(gateway, listener, params["min_days"])
-        check_routes(gateway, listener, healthy)
-    check_limits(gateway, params["listeners"], params["trial_socket"])
-    result = {"changed": False, "verdicts": gateway.verdicts, "stdout": json.dumps({"verdicts": gateway.verdicts})}
-    failed = [f"{record['check']}: {record['reason']}. Fix: {record['fix']}" for record in gateway.verdicts if record["verdict"] == "fail"]
-    if failed:
-        module.fail_json(msg="; ".join(failed), **result)
-    module.exit_json(**result)
+            check_certificate(verdicts, listener, params["min_days"])
+        check_routes(verdicts, listener, healthy)
+    check_limits(verdicts, params["listeners"], params["trial_socket"])
+    verdicts.finish(module)
 
 
 if __name__ == "__main__":

@@ -18,12 +18,11 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.verdict_records import Verdicts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-SCHEMA = "primus.verdict/1"
-SOURCE = "roles/oci_registry/meta/argument_specs.yml"
 CALL_S = 20.0
 DAY_S = 86400
 GIB = 1 << 30
@@ -57,18 +56,12 @@ class Registry:
 
     def __init__(self, host: str, call: Callable[[str, str, str | None, bytes, Mapping[str, str]], Answer], password: str) -> None:
         """Store the parameters; `verdicts` collects the results."""
-        self.host, self.call, self.password = host, call, password
-        self.verdicts: list[dict[str, Any]] = []
+        self.call, self.password = call, password
+        self.verdicts = Verdicts("oci_registry", host)
 
     def request(self, method: str, path: str, body: bytes = b"", **headers: str) -> Answer:
         """Send a request with the right password."""
         return self.call(method, path, self.password, body, {name.replace("_", "-"): value for name, value in headers.items()})
-
-    def add(self, check: str, verdict: str, *, expected: str, found: str, reason: str = "", fix: str = "") -> None:  # noqa: PLR0913 (the record's fields)
-        """Add one verdict."""
-        record = {"check": f"oci_registry.{check}", "host": self.host, "verdict": verdict, "expected": expected, "found": found}
-        bad = {} if verdict == "pass" else {"reason": reason or f"expected {expected}, found {found}", "fix": fix}
-        self.verdicts.append({**record, **bad, "source": SOURCE, "started": time.time(), "seconds": 0.0, "schema": SCHEMA})
 
 
 def check_certificate(registry: Registry, served: Mapping[str, Any] | str, min_days: int, now: float) -> bool:
@@ -81,12 +74,14 @@ def check_certificate(registry: Registry, served: Mapping[str, Any] | str, min_d
             if kind == "unknown"
             else f"`{APPLY}`; replace the site's own certificate first"
         )
-        registry.add("certificate", kind, expected=expected, found="", reason=served, fix=fix)
+        registry.verdicts.add("certificate", kind, expected=expected, found="", reason=served, fix=fix)
         return False
     days = int((ssl.cert_time_to_seconds(served["notAfter"]) - now) // DAY_S)
     fix = "set oci_registry_tls_cert_file to a renewed one and apply; without it, `systemctl start primus-registry-certificate` renews it"
     reason = f"the certificate expires in {days} days ({served['notAfter']})"
-    registry.add("certificate", "pass" if days > min_days else "fail", expected=expected, found=f"{days} days left", reason=reason, fix=fix)
+    registry.verdicts.add(
+        "certificate", "pass" if days > min_days else "fail", expected=expected, found=f"{days} days left", reason=reason, fix=fix
+    )
     return True
 
 
@@ -101,7 +96,7 @@ def check_access(registry: Registry) -> None:
         answer = registry.call("GET", "/v2/", password, b"", {})
         verdict = "pass" if answer.status == expected else "fail" if answer.status in {200, 401} else "unknown"
         fix = f"`{APPLY}`: the registry does not use the accounts in /etc/docker/registry/htpasswd" if verdict == "fail" else FIX_LOG
-        registry.add(check, verdict, expected=str(expected), found=answer.summary() if answer.status != 200 else "200", fix=fix)
+        registry.verdicts.add(check, verdict, expected=str(expected), found=answer.summary() if answer.status != 200 else "200", fix=fix)
 
 
 def digest_of(data: bytes) -> str:
@@ -128,7 +123,7 @@ def check_images(registry: Registry, *, collecting: bool) -> None:
             "found": "read-only",
             "fix": "verify again when primus-registry-gc.service has ended",
         }
-        registry.add("push_and_pull", "unknown", reason="a garbage collection is running, so nothing can be pushed", **facts)
+        registry.verdicts.add("push_and_pull", "unknown", reason="a garbage collection is running, so nothing can be pushed", **facts)
         return
     layer = b"\0" * 10240  # an empty tar
     config = json.dumps({"architecture": "amd64", "os": "linux", "rootfs": {"type": "layers", "diff_ids": [digest_of(layer)]}}).encode()
@@ -151,25 +146,27 @@ def check_images(registry: Registry, *, collecting: bool) -> None:
             reason = f"to {what} gave {answer.summary() if answer.status != expected else 'other bytes than were pushed'}"
             verdict = "unknown" if answer.status == 0 else "fail"
             fix = f"{FIX_LOG}, and the storage: `df -h` of its folder, or the S3 endpoint"
-            registry.add("push_and_pull", verdict, expected=f"{what}: {expected}", found=answer.summary()[:60], reason=reason, fix=fix)
+            registry.verdicts.add(
+                "push_and_pull", verdict, expected=f"{what}: {expected}", found=answer.summary()[:60], reason=reason, fix=fix
+            )
             return
-    registry.add("push_and_pull", "pass", expected="pushed, pulled by digest, deleted", found="pushed, pulled by digest, deleted")
+    registry.verdicts.add("push_and_pull", "pass", expected="pushed, pulled by digest, deleted", found="pushed, pulled by digest, deleted")
 
 
 def check_free_space(registry: Registry, folder: str, min_free_gib: float) -> None:
     """Check that the image folder has enough free space."""
     if not folder:
-        registry.add("disk", "skipped", expected="", found="", reason="images are stored in S3", fix="")
+        registry.verdicts.add("disk", "skipped", expected="", found="", reason="images are stored in S3", fix="")
         return
     expected = f">= {min_free_gib:g} GiB free"
     try:
         free = shutil.disk_usage(folder).free / GIB
     except OSError as error:
-        registry.add("disk", "unknown", expected=expected, found="", reason=str(error), fix=f"see `ls -ld {folder}`")
+        registry.verdicts.add("disk", "unknown", expected=expected, found="", reason=str(error), fix=f"see `ls -ld {folder}`")
         return
     fix = "delete images and `systemctl start primus-registry-gc`, or give oci_registry_storage_dir a larger disk"
     reason = f"{folder} has {free:.1f} GiB free"
-    registry.add(
+    registry.verdicts.add(
         "disk", "pass" if free >= min_free_gib else "fail", expected=expected, found=f"{free:.1f} GiB free", reason=reason, fix=fix
     )
 
@@ -184,11 +181,11 @@ def check_timer(registry: Registry, name: str, state: Mapping[str, str]) -> None
         "fix": f"see `journalctl -u {service} -n 30`; `systemctl start {service}` runs it now",
     }
     if not timer or not result:
-        registry.add(check, "unknown", reason="systemd did not answer", **facts)
+        registry.verdicts.add(check, "unknown", reason="systemd did not answer", **facts)
     elif timer != "active":
-        registry.add(check, "fail", reason=f"{name}.timer is {timer}", **{**facts, "fix": APPLY})
+        registry.verdicts.add(check, "fail", reason=f"{name}.timer is {timer}", **{**facts, "fix": APPLY})
     else:
-        registry.add(check, "pass" if result == "success" else "fail", reason=f"the last run ended with {result}", **facts)
+        registry.verdicts.add(check, "pass" if result == "success" else "fail", reason=f"the last run ended with {result}", **facts)
 
 
 def make_call(
@@ -280,11 +277,7 @@ def main() -> None:
     check_timer(registry, "primus-registry-gc", collection)
     if params["renews"]:
         check_timer(registry, "primus-registry-certificate", timer_state("primus-registry-certificate"))
-    result = {"changed": False, "verdicts": registry.verdicts, "stdout": json.dumps({"verdicts": registry.verdicts})}
-    failed = [f"{record['check']}: {record['reason']}. Fix: {record['fix']}" for record in registry.verdicts if record["verdict"] == "fail"]
-    if failed:
-        module.fail_json(msg="; ".join(failed), **result)
-    module.exit_json(**result)
+    registry.verdicts.finish(module)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ The password is read on the host from a file that only root can read, and passed
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -19,12 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.redis_connection import AUTH_ERRORS, CALL_S, redis_cli
+from ansible.module_utils.verdict_records import Verdicts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-SCHEMA = "primus.verdict/1"
-SOURCE = "roles/redis/meta/argument_specs.yml"
 # How long a replica may take to catch up after a start.
 SYNC_S = 60.0
 # Part of the memory limit above which the check `memory` fails.
@@ -48,10 +46,9 @@ class Server:
 
     def __init__(self, host: str, call: Callable[[str, Sequence[str]], str], password: str) -> None:
         """Store the parameters; `verdicts` collects the results."""
-        self.host = host
         self.call = call
         self.password = password
-        self.verdicts: list[dict[str, Any]] = []
+        self.verdicts = Verdicts("redis", host)
 
     def command(self, *words: str) -> str:
         """Return the answer to a command, sent with the right password."""
@@ -62,16 +59,10 @@ class Server:
         lines = (line.partition(":") for line in self.command("INFO", section).splitlines())
         return {name: value.strip() for name, colon, value in lines if colon}
 
-    def add(self, check: str, verdict: str, *, expected: str, found: str, reason: str = "", fix: str = "") -> None:  # noqa: PLR0913 (the record's fields)
-        """Add one verdict."""
-        record = {"check": f"redis.{check}", "host": self.host, "verdict": verdict, "expected": expected, "found": found}
-        bad = {} if verdict == "pass" else {"reason": reason or f"expected {expected}, found {found}", "fix": fix}
-        self.verdicts.append({**record, **bad, "source": SOURCE, "started": time.time(), "seconds": 0.0, "schema": SCHEMA})
-
     def compare(self, check: str, *, expected: str, found: str, fix: str) -> None:
         """Add `pass` if both are equal, `fail` if they differ, `unknown` if `found` is empty."""
         verdict = "pass" if found == expected else "fail" if found else "unknown"
-        self.add(check, verdict, expected=expected, found=found, reason="" if found else NO_ANSWER, fix=fix)
+        self.verdicts.add(check, verdict, expected=expected, found=found, reason="" if found else NO_ANSWER, fix=fix)
 
 
 def check_access(server: Server) -> None:
@@ -82,7 +73,7 @@ def check_access(server: Server) -> None:
         refused = any(word in answer for word in AUTH_ERRORS)
         verdict = "pass" if refused else "fail" if "PONG" in answer else "unknown"
         found = "refused" if refused else "accepted" if "PONG" in answer else "no answer"
-        server.add(check, verdict, expected="refused", found=found, fix=f"`{APPLY}`: Redis does not use the configured password")
+        server.verdicts.add(check, verdict, expected="refused", found=found, fix=f"`{APPLY}`: Redis does not use the configured password")
 
 
 def check_passwords(server: Server, *, keep_old_password: bool) -> None:
@@ -117,15 +108,17 @@ def check_free_space(server: Server, data: Path = DATA) -> None:
     verdict = "unknown" if not found else "pass" if used <= limit * MAX_MEMORY_SHARE else "fail"
     fix = "raise redis_maxmemory_mib, or give the host more memory: at the limit, writes are refused (`OOM command not allowed`)"
     reason = "" if found else NO_ANSWER
-    server.add("memory", verdict, expected=f"<= {100 * MAX_MEMORY_SHARE:.0f} %", found=found, reason=reason, fix=fix)
+    server.verdicts.add("memory", verdict, expected=f"<= {100 * MAX_MEMORY_SHARE:.0f} %", found=found, reason=reason, fix=fix)
     try:
         needed = sum(path.stat().st_size for path in [*data.glob("appendonlydir/*"), *data.glob("appendonly.aof")])
         free = shutil.disk_usage(data).free
     except OSError as error:
-        server.add("disk", "unknown", expected="", found="", reason=str(error), fix=f"see `ls -l {data}`")
+        server.verdicts.add("disk", "unknown", expected="", found="", reason=str(error), fix=f"see `ls -l {data}`")
         return
     facts = {"expected": f">= {needed >> 20} MiB free", "found": f"{free >> 20} MiB free"}
-    server.add("disk", "pass" if free >= needed else "fail", **facts, fix=f"free space below {data}: a rewrite needs a second copy")
+    server.verdicts.add(
+        "disk", "pass" if free >= needed else "fail", **facts, fix=f"free space below {data}: a rewrite needs a second copy"
+    )
 
 
 def check_backup(server: Server, shown: str, newest: str) -> None:
@@ -134,19 +127,19 @@ def check_backup(server: Server, shown: str, newest: str) -> None:
     facts = {"expected": "success, and a backup", "found": f"{state.get('Result', '')}, {newest or 'none'}"}
     fix = "see `journalctl -u primus-redis-backup -n 30`; `systemctl start primus-redis-backup` makes a backup now"
     if state.get("Result", "success") != "success":
-        server.add("backup", "fail", **facts, reason=f"the last backup ended with {state['Result']}", fix=fix)
+        server.verdicts.add("backup", "fail", **facts, reason=f"the last backup ended with {state['Result']}", fix=fix)
     elif newest:
-        server.add("backup", "pass", **facts)
+        server.verdicts.add("backup", "pass", **facts)
     else:
         not_due = "Result" in state and state.get("ExecMainExitTimestampMonotonic") == "0"
         reason = "no backup was due yet" if not_due else "there is no backup, and systemd does not report why"
-        server.add("backup", "skipped" if not_due else "unknown", **facts, reason=reason, fix=fix)
+        server.verdicts.add("backup", "skipped" if not_due else "unknown", **facts, reason=reason, fix=fix)
 
 
 def check_replication(server: Server, primary_address: str, replica_count: int, wait: Callable[[float], None]) -> None:
     """Check that a replica is connected, or that a primary has its replicas in sync. Wait up to SYNC_S for it."""
     if not primary_address and not replica_count:
-        server.add("replication", "skipped", expected="", found="", reason="the group redis has one host", fix="")
+        server.verdicts.add("replication", "skipped", expected="", found="", reason="the group redis has one host", fix="")
         return
     expected = "up" if primary_address else f"{replica_count} online"
     found = ""
@@ -166,10 +159,12 @@ def check_plain_port(server: Server, *, tls: bool, users: Callable[[str], list[s
     """Check that the port without TLS is closed. If clients from an earlier release use it, name them."""
     port = (server.command("CONFIG", "GET", "port").split() or [""])[-1]
     if not tls:
-        server.add("plain_port", "skipped", expected="", found=port, reason="redis_tls is false: nothing is encrypted", fix="")
+        server.verdicts.add("plain_port", "skipped", expected="", found=port, reason="redis_tls is false: nothing is encrypted", fix="")
         return
     if not port.isdecimal():
-        server.add("plain_port", "unknown", expected="closed", found="", reason=NO_ANSWER, fix="see the verdict of `redis.answers`")
+        server.verdicts.add(
+            "plain_port", "unknown", expected="closed", found="", reason=NO_ANSWER, fix="see the verdict of `redis.answers`"
+        )
         return
     try:
         clients = users(port) if port != "0" else []
@@ -177,7 +172,7 @@ def check_plain_port(server: Server, *, tls: bool, users: Callable[[str], list[s
         clients = [f"unknown ({error})"]
     found = "closed" if port == "0" else f"{port} open, used by {', '.join(clients) or 'no client now'}"
     fix = f"when the jobs on these hosts are over: `{APPLY}` with all clients; a pod's mount ends when its pod is restarted"
-    server.add("plain_port", "pass" if port == "0" else "fail", expected="closed", found=found, fix=fix)
+    server.verdicts.add("plain_port", "pass" if port == "0" else "fail", expected="closed", found=found, fix=fix)
 
 
 def check_certificate(server: Server, ends: Callable[[], float], least_days: int, now: float) -> None:
@@ -187,12 +182,16 @@ def check_certificate(server: Server, ends: Callable[[], float], least_days: int
     try:
         days = int((ends() - now) // 86400)
     except ssl.SSLError as error:
-        server.add("certificate", "fail", expected=expected, found="refused", reason=str(error), fix=fix)
+        server.verdicts.add("certificate", "fail", expected=expected, found="refused", reason=str(error), fix=fix)
         return
     except OSError as error:
-        server.add("certificate", "unknown", expected=expected, found="", reason=str(error), fix="see the verdict of `redis.answers`")
+        server.verdicts.add(
+            "certificate", "unknown", expected=expected, found="", reason=str(error), fix="see the verdict of `redis.answers`"
+        )
         return
-    server.add("certificate", "pass" if days >= least_days else "fail", expected=expected, found=f"accepted, {days} days left", fix=fix)
+    server.verdicts.add(
+        "certificate", "pass" if days >= least_days else "fail", expected=expected, found=f"accepted, {days} days left", fix=fix
+    )
 
 
 def check_host(server: Server, timer: str, path: str = OVERCOMMIT) -> None:
@@ -205,7 +204,7 @@ def check_host(server: Server, timer: str, path: str = OVERCOMMIT) -> None:
     fix = "sysctl -w vm.overcommit_memory=1: otherwise backups fail once Redis uses half of the memory"
     if found != "1" and not os.access(path, os.W_OK):
         reason = "root cannot set it on this host (a container shares the kernel of its machine)"
-        server.add("overcommit_memory", "skipped", expected="1", found=found, reason=reason, fix=fix)
+        server.verdicts.add("overcommit_memory", "skipped", expected="1", found=found, reason=reason, fix=fix)
         return
     server.compare("overcommit_memory", expected="1", found=found, fix=fix)
 
@@ -296,11 +295,7 @@ def main() -> None:
     check_plain_port(server, tls=bool(params["ca_file"]), users=plain_users)
     if params["ca_file"]:
         check_certificate(server, lambda: certificate_ends(params["port"], params["ca_file"]), params["least_days"], time.time())
-    result = {"changed": False, "verdicts": server.verdicts, "stdout": json.dumps({"verdicts": server.verdicts})}
-    failed = [f"{record['check']}: {record['reason']}. Fix: {record['fix']}" for record in server.verdicts if record["verdict"] == "fail"]
-    if failed:
-        module.fail_json(msg="; ".join(failed), **result)
-    module.exit_json(**result)
+    server.verdicts.finish(module)
 
 
 if __name__ == "__main__":

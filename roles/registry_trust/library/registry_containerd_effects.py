@@ -7,7 +7,6 @@ certificate and credentials with one small request per node. It handles no passw
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 from pathlib import Path
@@ -38,9 +37,9 @@ def check_cluster_registry(host: Host) -> None:
     status, output = request(host, host.address)
     expected = {"expected": "not found: authenticated"}
     if NOT_FOUND in output:
-        host.add("containerd_pull", "pass", found="not found", **expected)
+        host.verdicts.add("containerd_pull", "pass", found="not found", **expected)
     elif status == 0:
-        host.add("containerd_pull", "pass", found="pulled", **expected)
+        host.verdicts.add("containerd_pull", "pass", found="pulled", **expected)
     else:
         kind = next((one for one in ("authority", "password") if REFUSED[one].search(output)), "")
         fixes = {
@@ -48,9 +47,11 @@ def check_cluster_registry(host: Host) -> None:
             "authority": f"`{APPLY}`: the registry has another CA certificate, or containerd does not read {FOLDER} (config_path)",
         }
         fix = fixes.get(kind, f"check that {host.address} resolves and answers, and `journalctl -u containerd -n 30`")
-        host.add("containerd_pull", "fail" if kind else "unknown", reason=last_line(output), fix=fix, **expected)
+        host.verdicts.add("containerd_pull", "fail" if kind else "unknown", reason=last_line(output), fix=fix, **expected)
     if not (FOLDER / host.address / "ca.crt").exists():
-        host.add("containerd_refuses_missing_authority", "skipped", reason="every system trusts the registry's certificate authority")
+        host.verdicts.add(
+            "containerd_refuses_missing_authority", "skipped", reason="every system trusts the registry's certificate authority"
+        )
         return
     with tempfile.TemporaryDirectory(prefix="primus-verify-") as empty:
         answer = request(host, host.address, Path(empty))
@@ -68,7 +69,7 @@ def check_others(host: Host, others: list[str]) -> None:
         verdict = "fail" if REFUSED["authority"].search(output) else "pass" if answers else "unknown"
         fix = f"check that {address} resolves and answers, and correct its ca_file in registry_trust_registries"
         facts = {"expected": "an answer over trusted TLS", "reason": last_line(output), "fix": fix}
-        host.add("containerd_trusts", verdict, device=address, found="answers" if verdict == "pass" else "", **facts)
+        host.verdicts.add("containerd_trusts", verdict, device=address, found="answers" if verdict == "pass" else "", **facts)
 
 
 def main() -> None:
@@ -86,11 +87,7 @@ def main() -> None:
     if host.address:
         check_cluster_registry(host)
     check_others(host, params["others"])
-    result = {"changed": False, "verdicts": host.verdicts, "stdout": json.dumps({"verdicts": host.verdicts})}
-    failed = [f"{record['check']}: {record['reason']}. Fix: {record['fix']}" for record in host.verdicts if record["verdict"] == "fail"]
-    if failed:
-        module.fail_json(msg="; ".join(failed), **result)
-    module.exit_json(**result)
+    host.verdicts.finish(module)
 
 
 if __name__ == "__main__":

@@ -78,13 +78,13 @@ def make_image(folder: Path, text: str) -> str:
 
 def push(host: Host, folder: Path) -> str:
     """Push an image with the host's credentials; return its digest, or an empty string."""
-    digest = make_image(folder / "image", f"{host.host} {time.time()}")
-    tag = re.sub(r"[^A-Za-z0-9_.-]", "-", host.host)
+    digest = make_image(folder / "image", f"{host.verdicts.host} {time.time()}")
+    tag = re.sub(r"[^A-Za-z0-9_.-]", "-", host.verdicts.host)
     status, output = host.call(
         ["skopeo", "copy", "--insecure-policy", f"oci:{folder}/image:verify", f"docker://{host.address}/{REPOSITORY}:{tag}"]
     )
     if status == 0:
-        host.add("push", "pass", expected="pushed", found="pushed")
+        host.verdicts.add("push", "pass", expected="pushed", found="pushed")
         return digest
     fixes = {
         "password": f"`{APPLY}`: the credentials in {AUTH_FILE} are not those of the registry",
@@ -93,7 +93,7 @@ def push(host: Host, folder: Path) -> str:
     default = f"check that {host.address} resolves, answers, and has free space"
     fix = next((fixes[kind] for kind in fixes if REFUSED[kind].search(output)), default)
     reason = f"the push failed: {last_line(output)}"
-    host.add("push", "unknown" if status is None else "fail", expected="pushed", found="", reason=reason, fix=fix)
+    host.verdicts.add("push", "unknown" if status is None else "fail", expected="pushed", found="", reason=reason, fix=fix)
     return ""
 
 
@@ -108,7 +108,7 @@ def check_refusals(host: Host, folder: Path, username: str, *, has_ca: bool) -> 
         answer = host.call(["skopeo", "list-tags", *login_options, f"docker://{host.address}/{REPOSITORY}"])
         host.add_refusal(check, "password", answer, "check the settings of the registry: it accepts unknown accounts")
     if not has_ca:
-        host.add("refuses_missing_authority", "skipped", reason="every system trusts the registry's certificate authority")
+        host.verdicts.add("refuses_missing_authority", "skipped", reason="every system trusts the registry's certificate authority")
         return
     empty = folder / "no-authority"
     empty.mkdir()
@@ -120,13 +120,13 @@ def check_refusals(host: Host, folder: Path, username: str, *, has_ca: bool) -> 
 def check_policy(host: Host, folder: Path, digest: str, policy: str, unsigned_from: Sequence[str]) -> None:
     """Check that an image without a signature is refused if the policy requires one."""
     if policy != "signed":
-        host.add("refuses_unsigned", "skipped", reason=f"registry_trust_policy is {policy}")
+        host.verdicts.add("refuses_unsigned", "skipped", reason=f"registry_trust_policy is {policy}")
         return
     name = f"{host.address}/{REPOSITORY}"
     if any(name == scope or name.startswith((f"{scope}/", f"{scope}:")) for scope in unsigned_from):
-        host.add("refuses_unsigned", "skipped", reason="registry_trust_unsigned_from allows the test image")
+        host.verdicts.add("refuses_unsigned", "skipped", reason="registry_trust_unsigned_from allows the test image")
     elif not digest:
-        host.add(
+        host.verdicts.add(
             "refuses_unsigned",
             "unknown",
             expected="refused",
@@ -145,11 +145,11 @@ def check_engines(host: Host, policy: str) -> None:
     for engine, (programs, name, remedy) in WITHOUT_POLICY.items():
         found = next(filter(None, map(shutil.which, programs)), None)
         if not found:
-            host.add(f"policy_of_{engine}", "pass", expected=f"no {name}", found=f"no {name}")
+            host.verdicts.add(f"policy_of_{engine}", "pass", expected=f"no {name}", found=f"no {name}")
             continue
         reason = f"{name} is installed here ({found}) and pulls images without asking containers-policy.json"
         fix = f"use podman on this host and {remedy}, or exclude the host: registry_trust_policy: keep, registry_trust_signed_by: []"
-        host.add(f"policy_of_{engine}", "fail", expected=f"no {name}", found=found, reason=reason, fix=fix)
+        host.verdicts.add(f"policy_of_{engine}", "fail", expected=f"no {name}", found=found, reason=reason, fix=fix)
 
 
 def check_others(host: Host, others: Sequence[str]) -> None:
@@ -158,7 +158,7 @@ def check_others(host: Host, others: Sequence[str]) -> None:
         path = Path(AUTH_FILE)
         entry = json.loads(path.read_text("utf-8")).get("auths", {}).get(address, {}) if path.exists() else {}
         if not entry.get("auth"):
-            host.add("other_registry", "skipped", device=address, reason="it needs no account, and there is no image name to pull")
+            host.verdicts.add("other_registry", "skipped", device=address, reason="it needs no account, and there is no image name to pull")
             continue
         username, _, password = base64.b64decode(entry["auth"]).decode("utf-8").partition(":")
         with tempfile.TemporaryDirectory() as folder:
@@ -168,26 +168,28 @@ def check_others(host: Host, others: Sequence[str]) -> None:
         verdict = "pass" if status == 0 else "unknown" if status is None else "fail"
         fix = f"check that {address} resolves and answers, and correct its ca_file, username or password in registry_trust_registries"
         found, reason = "accepted" if status == 0 else "", f"{address}: {last_line(output)}"
-        host.add("other_registry", verdict, device=address, expected="accepted", found=found, reason=reason, fix=fix)
+        host.verdicts.add("other_registry", verdict, device=address, expected="accepted", found=found, reason=reason, fix=fix)
 
 
 def pull(host: Host, folder: Path, other: str, digest: str) -> None:
     """Pull the image of another host by its digest."""
     facts = {"device": other, "expected": digest[:19]}
     if not digest:
-        host.add("pull_other", "unknown", reason=f"{other} pushed no image", fix=f"see the verdicts of {other}", **facts)
+        host.verdicts.add("pull_other", "unknown", reason=f"{other} pushed no image", fix=f"see the verdicts of {other}", **facts)
         return
     status, output = host.call(["skopeo", "copy", "--insecure-policy", host.image(digest), f"dir:{folder}/pulled"])
     manifest = folder / "pulled" / "manifest.json"
     found = f"sha256:{hashlib.sha256(manifest.read_bytes()).hexdigest()}" if status == 0 and manifest.exists() else ""
     fix = f"check that {host.address} resolves and answers from this host; `{APPLY}`"
-    if other == host.host and found == digest:
-        host.add("pull_other", "skipped", reason="this run has no other container host; the host's own image could be pulled", **facts)
+    if other == host.verdicts.host and found == digest:
+        host.verdicts.add(
+            "pull_other", "skipped", reason="this run has no other container host; the host's own image could be pulled", **facts
+        )
     elif found == digest:
-        host.add("pull_other", "pass", found=found[:19], **facts)
+        host.verdicts.add("pull_other", "pass", found=found[:19], **facts)
     else:
         reason = f"the pull failed: {last_line(output)}"
-        host.add("pull_other", "unknown" if status is None else "fail", found=found[:19], reason=reason, fix=fix, **facts)
+        host.verdicts.add("pull_other", "unknown" if status is None else "fail", found=found[:19], reason=reason, fix=fix, **facts)
 
 
 def pull_with_runtimes(host: Host, digest: str, policy: str) -> None:
@@ -206,7 +208,7 @@ def pull_with_runtimes(host: Host, digest: str, policy: str) -> None:
         verdict = "pass" if status == 0 else "unknown" if status is None else "fail"
         fix = f"run `{runtime} pull {image}` by hand as root and see its last lines"
         found, reason = "pulled" if status == 0 else "", f"{runtime}: {last_line(output)}"
-        host.add(f"{runtime}_pull", verdict, expected="pulled", found=found, reason=reason, fix=fix)
+        host.verdicts.add(f"{runtime}_pull", verdict, expected="pulled", found=found, reason=reason, fix=fix)
 
 
 def remove(host: Host, digest: str) -> None:
@@ -245,11 +247,7 @@ def main() -> None:
                 check_policy(host, folder, digest, params["policy"], params["unsigned_from"])
             check_engines(host, params["policy"])
             check_others(host, params["others"])
-    result = {"changed": False, "digest": digest, "verdicts": host.verdicts, "stdout": json.dumps({"verdicts": host.verdicts})}
-    failed = [f"{record['check']}: {record['reason']}. Fix: {record['fix']}" for record in host.verdicts if record["verdict"] == "fail"]
-    if failed:
-        module.fail_json(msg="; ".join(failed), **result)
-    module.exit_json(**result)
+    host.verdicts.finish(module, digest=digest)
 
 
 if __name__ == "__main__":

@@ -6,14 +6,13 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ansible.module_utils.verdict_records import Verdicts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-SCHEMA = "primus.verdict/1"
-SOURCE = "roles/registry_trust/meta/argument_specs.yml"
 CALL_S = 60.0
 REPOSITORY = "primus/verify"
 APPLY = "primus-bootstrap apply hosts.yaml --phase registry"
@@ -56,34 +55,19 @@ class Host:
 
     def __init__(self, host: str, address: str, call: Callable[..., tuple[int | None, str]]) -> None:
         """Store names, and the function that runs programs."""
-        self.host, self.address, self.call = host, address, call
-        self.verdicts: list[dict[str, Any]] = []
-
-    def add(  # noqa: PLR0913 (the record's fields)
-        self, check: str, verdict: str, *, expected: str = "", found: str = "", reason: str = "", fix: str = "", device: str = ""
-    ) -> None:
-        """Add one verdict."""
-        record = {
-            "check": f"registry_trust.{check}",
-            "host": self.host,
-            "device": device,
-            "verdict": verdict,
-            "expected": expected,
-            "found": found,
-        }
-        bad = {} if verdict == "pass" else {"reason": reason or f"expected {expected}, found {found}", "fix": fix}
-        self.verdicts.append({**record, **bad, "source": SOURCE, "started": time.time(), "seconds": 0.0, "schema": SCHEMA})
+        self.address, self.call = address, call
+        self.verdicts = Verdicts("registry_trust", host)
 
     def add_refusal(self, check: str, kind: str, answer: tuple[int | None, str], fix: str) -> None:
         """Add a verdict on an access that must be refused for this reason; a failure for another reason is `unknown`."""
         status, output = answer
         if status == 0:
-            self.add(check, "fail", expected="refused", found="accepted", fix=fix)
+            self.verdicts.add(check, "fail", expected="refused", found="accepted", fix=fix)
         elif status is not None and REFUSED[kind].search(output):
-            self.add(check, "pass", expected="refused", found="refused")
+            self.verdicts.add(check, "pass", expected="refused", found="refused")
         else:
             reason = f"it failed for another reason: {last_line(output)}"
-            self.add(check, "unknown", expected="refused", found="", reason=reason, fix=f"check that {self.address} answers")
+            self.verdicts.add(check, "unknown", expected="refused", found="", reason=reason, fix=f"check that {self.address} answers")
 
     def image(self, digest: str) -> str:
         """Return the reference of the test image with this digest."""
