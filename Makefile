@@ -47,10 +47,10 @@ test: setup-tests ## Run the tests that every commit must pass (target: 15 minut
 lint-changed:
 	tools/lint.sh changed
 
-test-unit:
+test-unit: ## Run the unit tests
 	$(UNIT)
 
-test-contract:
+test-contract: ## Run the contract, golden and packaging tests
 	$(CONTRACT)
 
 test-integration:

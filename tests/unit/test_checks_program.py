@@ -22,7 +22,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MANUAL = ROOT / "docs" / "node-checks.md"
-BEGIN, END = "<!-- checks: renewed by PRIMUS_UPDATE_GOLDEN=1 pytest tests/unit/test_checks_program.py -->\n", "<!-- end of checks -->\n"
+BEGIN, END = (
+    "<!-- checks: renewed by PRIMUS_UPDATE_GOLDEN=1 .venv/bin/pytest tests/unit/test_checks_program.py -->\n",
+    "<!-- end of checks -->\n",
+)
 
 
 def _check(area: str, name: str, *records: str) -> Check:
