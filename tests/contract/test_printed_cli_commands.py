@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from primus_bootstrap.launch.commandline import main, usage
+from primus_bootstrap.launch.plugins.plugin_discovery import plugin_tasks, sources
 from primus_bootstrap.launch.settings import parser
 from primus_bootstrap.launch.tasks import Request, find_task
 
@@ -40,6 +41,14 @@ def commands() -> list[tuple[str, str]]:
     return [(place, command) for place, command in dict.fromkeys(found) if " " in command and not _SKIPPED.search(command)]
 
 
+def write_plugins(folder: Path) -> None:
+    """Write the plug-ins of the manual into a folder."""
+    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs/primus-cli.md").read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    folder.mkdir()
+    for number, block in enumerate(block for block in blocks if "@task(" in block):
+        (folder / f"plugin_{number}.py").write_text(block)
+
+
 def test_many_commands_are_found() -> None:
     """The search works."""
     assert len(commands()) > 30
@@ -55,7 +64,8 @@ def test_a_printed_command_can_be_typed(place: str, command: str, tmp_path: Path
         return
     if not line.words or any(item.path in ("direct.script", "direct.plugin") for item in line.flags):
         return  # the words belong to a program of the user
-    task, arguments = find_task(line.words)
+    write_plugins(tmp_path / "primus_plugins")
+    task, arguments = find_task(line.words, plugin_tasks(sources((), tmp_path)))
     replay = [index for index, word in enumerate(arguments) if word in ("--replay", "--strict", "--help")]
     if task.check and not replay:
         task.check(Request(arguments, "", lambda: ROOT / "workloads", cwd=tmp_path, find=lambda _: None))
