@@ -208,7 +208,7 @@ def make_observation(facts: Any, answers: dict[str, tuple[int, str]], **wanted: 
 
 def verdicts(look: Any) -> dict[str, str]:
     """Return the verdict of each check, without the prefix."""
-    return {record["check"].removeprefix("container_runtime."): record["verdict"] for record in look.verdicts}
+    return {record["check"].removeprefix("container_runtime."): record["verdict"] for record in look.verdicts.records}
 
 
 def test_container_with_the_expected_output_passes() -> None:
@@ -229,7 +229,7 @@ def test_container_without_the_expected_output_does_not_pass(answer: tuple[int, 
     effects.check_root(look, b"")
 
     assert verdicts(look) == {"run": verdict}
-    assert answer[1] in look.verdicts[0]["reason"]
+    assert answer[1] in look.verdicts.records[0]["reason"]
     assert look.run.calls[-1] == "root: podman rmi --force localhost/primus-verify:1"
 
 
@@ -239,7 +239,7 @@ def test_failed_import_of_the_image_fails() -> None:
     effects.check_root(look, b"")
 
     assert verdicts(look) == {"run": "fail"}
-    assert "no space left on device" in look.verdicts[0]["reason"]
+    assert "no space left on device" in look.verdicts.records[0]["reason"]
 
 
 def test_root_is_skipped_only_if_a_container_lacks_privileges() -> None:
@@ -248,7 +248,7 @@ def test_root_is_skipped_only_if_a_container_lacks_privileges() -> None:
     effects.check_root(look, b"")
 
     assert verdicts(look) == {"run": "skipped"}
-    assert look.verdicts[0]["reason"] == (
+    assert look.verdicts.records[0]["reason"] == (
         "this podman container gives root no CAP_MKNOD, CAP_NET_ADMIN and has read-only control groups, so root cannot run containers in it"
     )
     assert make_observation(SERVER | {"container": "podman"}, {}).root_refusal() == ""
@@ -262,7 +262,7 @@ def test_missing_device_fails() -> None:
     effects.check_devices(look, "run", account="")
 
     assert verdicts(look) == {"run.devices": "fail"}
-    assert look.verdicts[0]["found"] == "/dev/dri/renderD128 /dev/kfd"
+    assert look.verdicts.records[0]["found"] == "/dev/dri/renderD128 /dev/kfd"
     assert "--device=/dev/kfd --device=/dev/dri" in look.run.calls[0]
 
 

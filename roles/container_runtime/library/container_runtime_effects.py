@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import glob
 import io
-import json
 import os
 import pwd
 import re
@@ -18,19 +17,17 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.verdict_records import Verdicts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     Runner = Callable[..., "tuple[int, str]"]
 
-SCHEMA = "primus.verdict/1"
-SOURCE = "roles/container_runtime/meta/argument_specs.yml"
 IMAGE = "localhost/primus-verify:1"
 PROGRAMS = ("/bin/sh", "/bin/ls", "/bin/sleep")
 CALL_S = 120
@@ -103,27 +100,15 @@ class Verification:
         self.facts: Mapping[str, Any] = options["facts"]
         self.engine: str = options["engine"]
         self.run = run
-        self.verdicts: list[dict[str, Any]] = []
-
-    def record(self, check: str, verdict: str, **evidence: str) -> None:
-        """Record one verdict; evidence has expected and found, and reason and fix if it is no pass."""
-        fields = {
-            "check": f"container_runtime.{check}",
-            "host": self.options["host"],
-            "verdict": verdict,
-            "expected": "",
-            "found": "",
-            **evidence,
-        }
-        self.verdicts.append({**fields, "source": SOURCE, "started": time.time(), "schema": SCHEMA})
+        self.verdicts = Verdicts("container_runtime", options["host"])
 
     def compare(self, check: str, *, expected: str, found: str, fix: str) -> None:
         """Record a pass if both are equal, unknown if nothing was found, else a fail."""
         if found == expected:
-            self.record(check, "pass", expected=expected, found=found)
+            self.verdicts.add(check, "pass", expected=expected, found=found)
             return
         reason = f"expected {expected}, found {found}" if found else "the command returned nothing"
-        self.record(check, "fail" if found else "unknown", expected=expected, found=found, reason=reason, fix=fix)
+        self.verdicts.add(check, "fail" if found else "unknown", expected=expected, found=found, reason=reason, fix=fix)
 
     def root_refusal(self) -> str:
         """Return why root cannot run containers on this host; empty if it can."""
@@ -138,7 +123,7 @@ class Verification:
 def check_root(verification: Verification, image: bytes) -> None:
     """Run a container as root, if this host allows it."""
     if reason := verification.root_refusal():
-        verification.record("run", "skipped", expected=PRINTED, reason=reason)
+        verification.verdicts.add("run", "skipped", expected=PRINTED, reason=reason)
         return
     check_run(verification, "run", image, account="")
 
@@ -149,22 +134,22 @@ def check_rootless(verification: Verification, image: bytes) -> None:
         return
     accounts = verification.options["accounts"]
     if not accounts:
-        verification.record("run_without_root", "skipped", expected=PRINTED, reason="container_runtime_accounts is empty")
+        verification.verdicts.add("run_without_root", "skipped", expected=PRINTED, reason="container_runtime_accounts is empty")
         return
     account = accounts[0]
     home = pwd.getpwnam(account).pw_dir
     if not Path(home).is_dir():
         reason = f"{account} has no home folder {home}, which podman needs for its images"
-        verification.record(
+        verification.verdicts.add(
             "run_without_root", "unknown", expected=PRINTED, reason=reason, fix="create or mount the home folder, then verify again"
         )
         return
     with temporary_home(account) as folder:
         at_temporary_home = Verification(verification.options, lambda argv, **how: verification.run(argv, **how, home=folder))
+        at_temporary_home.verdicts = verification.verdicts
         check_run(at_temporary_home, "run_without_root", image, account=account)
         # Stops the process that holds the account's namespace open and uses this folder.
         at_temporary_home.run([verification.engine, "system", "migrate"], account=account)
-    verification.verdicts += at_temporary_home.verdicts
 
 
 @contextlib.contextmanager
@@ -196,7 +181,7 @@ def check_run(verification: Verification, check: str, image: bytes, *, account: 
         found = PRINTED if status == 0 and PRINTED in printed.splitlines() else printed[-300:] or f"exit code {status}"
         verdict = "pass" if found == PRINTED else "unknown" if status == 124 else "fail"
         reason = {} if verdict == "pass" else {"reason": f"{who} cannot run a container: {found}", "fix": fix}
-        verification.record(check, verdict, expected=PRINTED, found=found, **reason)
+        verification.verdicts.add(check, verdict, expected=PRINTED, found=found, **reason)
         if verdict == "pass":
             check_devices(verification, check, account=account)
             check_log(verification, check, account=account)
@@ -223,7 +208,7 @@ def check_devices(verification: Verification, check: str, *, account: str) -> No
     """Check that a container has the GPU and RDMA devices and can open them."""
     arguments, nodes = device_options(verification.facts["devices"], verification.engine)
     if not nodes:
-        verification.record(f"{check}.devices", "skipped", reason="this host has no GPU or RDMA devices")
+        verification.verdicts.add(f"{check}.devices", "skipped", reason="this host has no GPU or RDMA devices")
         return
     tests = "; ".join(f"test -r {node} && test -w {node} && echo {node}" for node in nodes)
     command = [verification.engine, "run", "--rm", "--network=host", *arguments, IMAGE, "/bin/sh", "-c", f"{tests}; true"]
@@ -341,13 +326,7 @@ def main() -> None:
         check_docker_log(verification, image)
         check_rootless(verification, image)
     check_apptainer(verification, image)
-    result = {"changed": False, "verdicts": verification.verdicts, "stdout": json.dumps({"verdicts": verification.verdicts})}
-    failed = [
-        f"{record['check']}: {record['reason']}. Fix: {record['fix']}" for record in verification.verdicts if record["verdict"] == "fail"
-    ]
-    if failed:
-        module.fail_json(msg="; ".join(failed), **result)
-    module.exit_json(**result)
+    verification.verdicts.finish(module)
 
 
 if __name__ == "__main__":
