@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import subprocess
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from ansible.module_utils.atomic_files import write_atomic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -81,13 +82,7 @@ class ProofRecord:
             self.path.unlink(missing_ok=True)
             return
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        text = json.dumps({"fingerprint": self.current, "at": self.clock(), "verdicts": verdicts})
-        new = self.path.with_suffix(".new")
-        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(self.path)
+        write_atomic(self.path, json.dumps({"fingerprint": self.current, "at": self.clock(), "verdicts": verdicts}), mode=0o600)
 
 
 def _aged(record: dict[str, Any], age_s: float) -> dict[str, Any]:

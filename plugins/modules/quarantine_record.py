@@ -8,13 +8,12 @@ which changes nothing.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
+from ansible.module_utils.atomic_files import write_atomic
 from ansible.module_utils.basic import AnsibleModule
 
 GATE = "/usr/local/lib/primus/health_gate.py"
@@ -40,7 +39,8 @@ def read_health(gate: str = GATE) -> dict[str, Any]:
     if not Path(gate).exists():
         return {**unknown, "reason": "this host has no health checks (role node_health)"}
     try:
-        done = subprocess.run(["python3", "-I", gate, "read", "--json"], capture_output=True, text=True, check=False, timeout=GATE_S)
+        argv = ["python3", "-I", gate, "read", "--json"]
+        done = subprocess.run(argv, capture_output=True, text=True, errors="replace", check=False, timeout=GATE_S)
         return dict(json.loads(done.stdout))
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
         return {**unknown, "reason": f"primus-health does not answer: {error}"}
@@ -49,14 +49,7 @@ def read_health(gate: str = GATE) -> dict[str, Any]:
 def write_record(path: Path, record: dict[str, Any]) -> None:
     """Replace the file atomically. All accounts may read it."""
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".primus-")
-    with os.fdopen(handle, "w", encoding="utf-8") as stream:
-        json.dump(record, stream, indent=1, sort_keys=True)
-        stream.write("\n")
-        stream.flush()
-        os.fsync(stream.fileno())  # a quarantined host may lose power next
-    Path(name).chmod(0o644)
-    Path(name).replace(path)
+    write_atomic(path, json.dumps(record, indent=1, sort_keys=True) + "\n", mode=0o644)  # durable: a quarantined host may lose power next
 
 
 def main() -> None:

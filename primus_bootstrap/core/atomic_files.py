@@ -21,16 +21,27 @@ def write_atomic(path: Path, data: str | bytes, *, mode: int | None = None, like
         path: The file. A symbolic link is replaced by a file; resolve it first to write to its target.
         data: The whole content; text is encoded as UTF-8.
         mode: Permissions of the file. None: 0666 minus the umask.
-        like: A file whose owner, permissions and extended attributes the file gets, instead of `mode`.
+        like: A file whose owner, permissions and extended attributes the file gets, instead of `mode`. Not for a folder that another
+            account can change, because the attributes are set by path.
         durable: Sync the file and its folder to disk before returning. False only for a file that can be recreated.
 
     Raises:
         OSError: The file could not be written; the old content is unchanged.
     """
-    with _complete_file(path, data, 0o600 if like else mode, durable=durable) as temporary:
+    with _complete_file(path, data, 0o600 if like else mode, None, durable=durable) as temporary:
         if like:
             shutil.copystat(like, temporary)
             os.chown(temporary, like.stat().st_uid, like.stat().st_gid)
+        temporary.replace(path)
+
+
+def write_owned(path: Path, data: str | bytes, *, mode: int, owner: tuple[int, int]) -> None:
+    """Replace a file, or create it, for another account and group, given by their ids. That account may own the folder.
+
+    Raises:
+        OSError: The file could not be written; the old content is unchanged.
+    """
+    with _complete_file(path, data, mode, owner, durable=True) as temporary:
         temporary.replace(path)
 
 
@@ -41,7 +52,7 @@ def create_atomic(path: Path, data: str | bytes, *, mode: int | None = None, dur
         FileExistsError: The file exists; it is unchanged.
         OSError: The file could not be created.
     """
-    with _complete_file(path, data, mode, durable=durable) as temporary:
+    with _complete_file(path, data, mode, None, durable=durable) as temporary:
         os.link(temporary, path)
 
 
@@ -75,13 +86,15 @@ def sync_folder(folder: Path) -> None:
 
 
 @contextmanager
-def _complete_file(path: Path, data: str | bytes, mode: int | None, *, durable: bool) -> Iterator[Path]:
+def _complete_file(path: Path, data: str | bytes, mode: int | None, owner: tuple[int, int] | None, *, durable: bool) -> Iterator[Path]:
     """Write a temporary file in the target's folder and yield it; remove it afterwards if it still exists."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666 if mode is None else mode & 0o600)
         try:
             write_all(descriptor, _encoded(data))
+            if owner is not None:
+                os.fchown(descriptor, *owner)
             if mode is not None:
                 os.fchmod(descriptor, mode)
             if durable:

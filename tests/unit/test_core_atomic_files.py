@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from primus_bootstrap.core import atomic_files
-from primus_bootstrap.core.atomic_files import create_atomic, write_all, write_atomic, write_if_changed
+from primus_bootstrap.core.atomic_files import create_atomic, write_all, write_atomic, write_if_changed, write_owned
 
 
 def _broken_disk(*_arguments: object, **_more: object) -> None:
@@ -40,6 +40,19 @@ def test_a_file_can_keep_the_permissions_and_attributes_of_the_one_it_replaces(t
 
     assert (path.read_text(), path.stat().st_mode & 0o777) == ("new", 0o640)
     assert owners == [(path.stat().st_uid, path.stat().st_gid)]
+
+
+def test_a_file_for_another_account_gets_its_owner_before_its_content_is_visible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By descriptor: an account that owns the folder could replace the temporary file by a link."""
+    path = tmp_path / "redis.conf"
+    path.symlink_to(tmp_path / "other")
+    calls: list[tuple[bool, int, int, bool]] = []
+    monkeypatch.setattr(os, "fchown", lambda file, uid, gid: calls.append((isinstance(file, int), uid, gid, path.is_symlink())))
+
+    write_owned(path, "port 0\n", mode=0o640, owner=(0, 991))
+
+    assert calls == [(True, 0, 991, True)]
+    assert (path.read_text(), path.stat().st_mode & 0o777, path.is_symlink()) == ("port 0\n", 0o640, False)
 
 
 def test_without_a_mode_the_umask_decides(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from tests.unit.role_module import load_file
 if TYPE_CHECKING:
     from pathlib import Path
 
+load_file(content.plugins_dir() / "module_utils" / "atomic_files.py", "ansible.module_utils.atomic_files")
 proofs: Any = load_file(content.plugins_dir() / "module_utils" / "proof_record.py", "proof_record_here")
 PASSED = {"check": "slurm.job", "host": "ctl", "verdict": "pass", "found": "node1, node2", "seconds": 3.0, "started": 1000.0}
 SKIPPED = {"check": "slurm.preemption", "host": "ctl", "verdict": "skipped", "reason": "one partition", "seconds": 0.0}

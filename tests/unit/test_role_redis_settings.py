@@ -144,9 +144,9 @@ def test_each_client_is_listed_once() -> None:
 def test_write_does_not_follow_a_planted_link(tmp_path: Path) -> None:
     """Redis' account owns the folder and may create links there."""
     (tmp_path / "other").write_text("theirs", encoding="utf-8")
-    (tmp_path / ".applied.new").symlink_to(tmp_path / "other")
+    (tmp_path / "applied").symlink_to(tmp_path / "other")
 
-    settings.write_record(tmp_path / "applied", "mine\n")
+    settings.write_atomic(tmp_path / "applied", "mine\n", mode=0o600)
 
     assert (tmp_path / "other").read_text("utf-8") == "theirs"
     assert (tmp_path / "applied").read_text("utf-8") == "mine\n"

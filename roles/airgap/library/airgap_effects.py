@@ -29,7 +29,7 @@ FIX = "check that this host reaches the hosts of the group airgap_mirror, then a
 def run(argv: Sequence[str], folder: str) -> tuple[int | None, str]:
     """Run a program in a folder; return its output and its exit code, None if it timed out or does not exist."""
     try:
-        done = subprocess.run(argv, cwd=folder, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+        done = subprocess.run(argv, cwd=folder, capture_output=True, text=True, errors="replace", timeout=LIMIT_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         return None, str(error)
     return done.returncode, done.stdout if done.returncode == 0 else done.stderr or done.stdout

@@ -15,6 +15,7 @@ import tarfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ansible.module_utils.atomic_files import sync_folder
 from ansible.module_utils.basic import AnsibleModule
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ def unpack(archive: Path, folder: Path, sums: Mapping[str, str]) -> list[str]:
                 continue
             fresh.chmod(0o644)
             fresh.replace(target)
+            sync_folder(target.parent)
     return wrong
 
 

@@ -11,6 +11,7 @@ import pwd
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ansible.module_utils.atomic_files import write_atomic
 from ansible.module_utils.basic import AnsibleModule
 
 if TYPE_CHECKING:
@@ -107,10 +108,7 @@ def main() -> None:
                 continue
             diffs.append({"before_header": str(path), "after_header": str(path), "before": before, "after": after})
             if not module.check_mode:
-                new = path.with_name(f"{path.name}.primus")
-                new.write_text(after, encoding="utf-8")
-                new.chmod(0o644)  # the distribution's mode
-                new.replace(path)
+                write_atomic(path, after, mode=0o644)  # the distribution's mode
     except (RangesError, OSError) as error:
         module.fail_json(msg=f"subordinate ids: {error}")
     module.exit_json(changed=bool(diffs), diff=diffs)

@@ -8,8 +8,8 @@ It is a module of its own because the order of the files, the validation and the
 
 from __future__ import annotations
 
+import grp
 import json
-import os
 import shutil
 import subprocess
 import tempfile
@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ansible.module_utils.atomic_files import write_owned
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.envoy_admin import read_page
 
@@ -62,7 +63,15 @@ def validate(program: str, user: str, static: str, parent: Path) -> str:
         command = [program, "--mode", "validate", "--log-level", "error", "-c", str(path)]
         try:
             done = subprocess.run(
-                command, capture_output=True, text=True, check=False, timeout=VALIDATE_S, user=user, group=user, extra_groups=[]
+                command,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                check=False,
+                timeout=VALIDATE_S,
+                user=user,
+                group=user,
+                extra_groups=[],
             )
         except subprocess.TimeoutExpired:
             return f"the validation did not finish within {VALIDATE_S:.0f} s"
@@ -130,7 +139,7 @@ class Folder:
 
     def write(self, name: str, text: str) -> None:
         """Replace a file atomically, readable by Envoy and root only."""
-        write_atomic(self.path / f"{name}.json", text, self.group)
+        write_for(self.group, self.path / f"{name}.json", text)
 
     def names(self) -> set[str]:
         """Return the names of the existing files."""
@@ -141,16 +150,9 @@ class Folder:
         (self.path / f"{name}.json").unlink()
 
 
-def write_atomic(path: Path, text: str, group: str) -> None:
-    """Replace a file atomically."""
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())
-    shutil.chown(name, "root", group)
-    Path(name).chmod(0o640)
-    Path(name).replace(path)
+def write_for(group: str, path: Path, text: str) -> None:
+    """Replace a file atomically, readable by a group and root only."""
+    write_owned(path, text, mode=0o640, owner=(0, grp.getgrnam(group).gr_gid))
 
 
 def merged_clusters(new: str, old: str) -> str:
@@ -253,7 +255,7 @@ def main() -> None:
         result["problem"] = masked(validate(params["program"], params["user"], params["static"], base), params["secrets"])
     if not result["problem"]:
         if new_start:
-            write_atomic(start, params["bootstrap"], params["user"])
+            write_for(params["user"], start, params["bootstrap"])
         problems = write_documents(folder, documents, read_dump, time.sleep)
         for name in obsolete if not problems else ():
             folder.remove(name)

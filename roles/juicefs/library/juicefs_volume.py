@@ -79,7 +79,7 @@ def run(command: list[str], environment: Mapping[str, str], limit_s: float) -> t
     """Run the program; a time-out returns status 124, as timeout(1) does."""
     variables = {"HOME": "/root", "PATH": os.environ.get("PATH", "/usr/bin:/bin"), **environment}
     try:
-        done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False, timeout=limit_s)
+        done = subprocess.run(command, env=variables, capture_output=True, text=True, errors="replace", check=False, timeout=limit_s)
     except subprocess.TimeoutExpired as late:
         parts = [part.decode(errors="replace") if isinstance(part, bytes) else part or "" for part in (late.stdout, late.stderr)]
         return 124, "".join(parts)

@@ -34,7 +34,7 @@ class CertificateError(Exception):
 
 def openssl(*words: str, stdin: str = "") -> tuple[int, str]:
     """Run openssl and return its exit code and output. Keys are files, never arguments."""
-    done = subprocess.run(["openssl", *words], input=stdin, capture_output=True, text=True, check=False, timeout=CALL_S)
+    done = subprocess.run(["openssl", *words], input=stdin, capture_output=True, text=True, errors="replace", check=False, timeout=CALL_S)
     return done.returncode, done.stdout + done.stderr
 
 

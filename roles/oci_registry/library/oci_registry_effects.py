@@ -229,11 +229,14 @@ def served_certificate(context: ssl.SSLContext, address: str, port: int, name: s
 def timer_state(name: str) -> dict[str, str]:
     """Return the state of a timer, and the result of its service's last run."""
     try:
-        timer = subprocess.run(["systemctl", "is-active", f"{name}.timer"], capture_output=True, text=True, check=False, timeout=CALL_S)
+        timer = subprocess.run(
+            ["systemctl", "is-active", f"{name}.timer"], capture_output=True, text=True, errors="replace", check=False, timeout=CALL_S
+        )
         shown = subprocess.run(
             ["systemctl", "show", "--property=Result,ActiveState", f"{name}.service"],
             capture_output=True,
             text=True,
+            errors="replace",
             check=False,
             timeout=CALL_S,
         )

@@ -239,7 +239,7 @@ def plain_users(port: str) -> list[str]:
     """
     command = ["ss", "-Htn", "state", "established", f"( sport = :{port} )"]
     try:
-        listing = subprocess.run(command, capture_output=True, text=True, check=True, timeout=CALL_S).stdout
+        listing = subprocess.run(command, capture_output=True, text=True, errors="replace", check=True, timeout=CALL_S).stdout
     except subprocess.SubprocessError as error:
         raise OSError(f"`{' '.join(command)}` failed") from error
     rows = [line.split() for line in listing.splitlines()]
@@ -249,14 +249,14 @@ def plain_users(port: str) -> list[str]:
 def timer_state() -> str:
     """Return the systemd state of the backup timer."""
     command = ["systemctl", "is-active", "primus-redis-backup.timer"]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=CALL_S).stdout.strip()
+    return subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, timeout=CALL_S).stdout.strip()
 
 
 def backup_state(folder: str) -> tuple[str, str]:
     """Return the systemd properties of the last backup, and the name of the newest backup."""
     properties = "--property=Result,ExecMainExitTimestampMonotonic"
     command = ["systemctl", "show", properties, "primus-redis-backup.service"]
-    shown = subprocess.run(command, capture_output=True, text=True, check=False, timeout=CALL_S).stdout
+    shown = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, timeout=CALL_S).stdout
     return shown, max((path.name for path in Path(folder).glob("dump-*.rdb")), default="")
 
 

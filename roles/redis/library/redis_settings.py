@@ -8,12 +8,12 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ansible.module_utils.atomic_files import write_atomic, write_owned
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.redis_connection import CALL_S, LIVE_SETTINGS, local_options, read_settings, redis_cli, restart_digest
 
@@ -52,19 +52,6 @@ def checksums(paths: Sequence[Path]) -> str:
     return "".join(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path}\n" for path in paths)
 
 
-def write_record(path: Path, text: str, like: os.stat_result | None = None) -> None:
-    """Replace a file atomically. It gets owner and mode from `like`, otherwise it is readable by root only."""
-    new = path.with_name(f".{path.name}.new")
-    new.unlink(missing_ok=True)
-    handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    with os.fdopen(handle, "w", encoding="utf-8") as stream:
-        stream.write(text)
-        if like:
-            os.fchown(handle, like.st_uid, like.st_gid)
-            os.fchmod(handle, like.st_mode & 0o777)
-    new.replace(path)
-
-
 def recorded_files(applied: Path) -> list[Path]:
     """Return the files whose checksums the unit has recorded."""
     return [Path(line.partition("  ")[2]) for line in applied.read_text(encoding="utf-8").splitlines() if "  " in line]
@@ -85,7 +72,7 @@ def load_certificate(call: Call, settings: dict[str, str], record: Path, *, chec
         answer = call(["CONFIG", "SET", *(word for name in CERTIFICATE for word in (name, settings[name]))])
         if answer != "OK":
             raise ValueError(f"CONFIG SET of its certificate was answered by {answer[:200] or 'nothing'}")
-        write_record(record, now)
+        write_atomic(record, now, mode=0o600)
     # Without a record, the server was started with these files.
     return previous != ""
 
@@ -104,7 +91,7 @@ def connections(port: str) -> str:
     """
     command = ["ss", "-Htn", "state", "established", f"( sport = :{port} )"]
     try:
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=CALL_S).stdout
+        return subprocess.run(command, capture_output=True, text=True, errors="replace", check=True, timeout=CALL_S).stdout
     except subprocess.SubprocessError as error:
         raise OSError(f"`{' '.join(command)}` failed") from error
 
@@ -113,7 +100,8 @@ def close_plain(call: Call, plain_config: Path, applied: Path) -> None:
     """Close the port without TLS, now and for later starts."""
     # In this order, because a run that is killed in between finds the port still configured, and repeats both.
     answer = call(["CONFIG", "SET", "port", "0"])
-    write_record(plain_config, "port 0\n", like=plain_config.stat())
+    found = plain_config.stat()
+    write_owned(plain_config, "port 0\n", mode=found.st_mode & 0o777, owner=(found.st_uid, found.st_gid))
     if answer != "OK":
         applied.unlink(missing_ok=True)  # Redis before 7.0: the next task of the role restarts it
 
@@ -143,7 +131,7 @@ def main() -> None:
         if params["action"] == "apply":
             done = apply(call, config, params["previous_digest"], check=check)
             if done and not check:
-                write_record(applied, checksums(recorded_files(applied)))
+                write_atomic(applied, checksums(recorded_files(applied)), mode=0o600)
             module.exit_json(changed=done, live=done)
         if params["action"] == "load_certificate":
             module.exit_json(changed=load_certificate(call, settings, Path(params["record"]), check=check))

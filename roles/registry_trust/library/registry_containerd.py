@@ -15,10 +15,10 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ansible.module_utils.atomic_files import write_atomic
 from ansible.module_utils.basic import AnsibleModule
 
 if TYPE_CHECKING:
@@ -170,17 +170,9 @@ class Folder:
 
 
 def write(path: Path, text: str, mode: int) -> None:
-    """Replace a file atomically, with its final mode."""
+    """Replace a file atomically, with its final mode; create its folder if it is missing."""
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".primus-")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
-        Path(name).chmod(mode)
-        Path(name).replace(path)
-    except OSError:
-        Path(name).unlink(missing_ok=True)
-        raise
+    write_atomic(path, text, mode=mode)
 
 
 def dump(config: Path) -> str:
@@ -194,7 +186,7 @@ def dump(config: Path) -> str:
         raise RefusedError("this host has no containerd. Fix: primus-bootstrap apply hosts.yaml --phase kubernetes")
     argv = [program, "--config", str(config), "config", "dump"] if config.exists() else [program, "config", "default"]
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=CALL_S)
+        done = subprocess.run(argv, capture_output=True, text=True, errors="replace", check=False, timeout=CALL_S)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise RefusedError(f"{' '.join(argv)}: {type(error).__name__}. Fix: see `systemctl status containerd`") from error
     if done.returncode:
@@ -218,7 +210,7 @@ def set_config_path(config: Path, mark: Path, folder: str) -> None:
         # The mark first: if the run is killed in between, the next one still restarts containerd. It is in /run, because a reboot
         # restarts it too.
         write(mark, "", 0o644)
-        draft.replace(config)
+        write(config, text, mode)
     finally:
         draft.unlink(missing_ok=True)
 

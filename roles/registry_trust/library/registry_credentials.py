@@ -10,10 +10,10 @@ from __future__ import annotations
 import base64
 import json
 import os
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ansible.module_utils.atomic_files import write_atomic
 from ansible.module_utils.basic import AnsibleModule
 
 if TYPE_CHECKING:
@@ -49,15 +49,7 @@ def read_json(path: Path) -> dict[str, Any]:
 def write(path: Path, text: str, mode: int) -> None:
     """Replace a file atomically, with its final mode; create its folder if it is missing."""
     path.parent.mkdir(mode=0o700 if mode == 0o600 else 0o755, parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".primus-")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
-        Path(name).chmod(mode)
-        Path(name).replace(path)
-    except OSError:
-        Path(name).unlink(missing_ok=True)
-        raise
+    write_atomic(path, text, mode=mode)
 
 
 def main() -> None:

@@ -37,7 +37,14 @@ def run(words: Sequence[str], stdin: str = "") -> tuple[int | None, str]:
     }
     try:
         done = subprocess.run(
-            list(words), input=stdin, env={**keep, "HOME": "/root"}, capture_output=True, text=True, check=False, timeout=CALL_S
+            list(words),
+            input=stdin,
+            env={**keep, "HOME": "/root"},
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+            timeout=CALL_S,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return None, f"{words[0]}: {type(error).__name__}, at most {CALL_S:.0f} s"
