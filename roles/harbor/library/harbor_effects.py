@@ -1,7 +1,8 @@
 #!/usr/bin/python
-"""Verify Harbor's health, its robot accounts and that private projects allow no anonymous access. It reports verdicts.
+"""Verify Harbor's health, its robot accounts and that private projects allow no anonymous access: the Ansible module `harbor_effects`.
 
-The rights of a robot are read as a container client gets them: from the claims of a token for a repository.
+Own module: the rights of a robot are read as a container client gets them, from the claims of a token for each repository, and no answer
+is `unknown`. It changes nothing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 #!/usr/bin/python
 """Configure projects, robot accounts, retention, garbage collection and scans of Harbor: the Ansible module `harbor_settings`.
 
-No collection that ships with Ansible has a module for Harbor. This one reads the settings, changes those that differ, and reads them
+Own module: no collection that ships with Ansible has one for Harbor. It reads the settings, changes those that differ, and reads them
 again until none differs, so it reports a setting that Harbor accepts without storing it.
 """
 

@@ -2,7 +2,7 @@
 """Send requests to each route of the gateway, and report verdicts: the Ansible module `higress_effects`. It changes nothing.
 
 It sends a client's key only to a gateway with a valid certificate, and only if the route refused a request without a key.
-It is a module of its own because ansible.builtin.uri cannot connect to one address with the name of another.
+Own module: ansible.builtin.uri cannot connect to one address with the name of another.
 """
 
 from __future__ import annotations
