@@ -26,6 +26,12 @@ _VISIBLE = {
 # https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/docker-specialized.html
 _ALL_DEVICES = ("all", "void")
 _NO_DEVICES = ("", "none", "NoDevFiles")
+_RANGE = "[0-9]{1,9}(?:-[0-9]{1,9})?"
+_RANGES = rf"\[{_RANGE}(?:,{_RANGE})*\]"
+_NODES = re.compile(rf"(?:[^\s,\[\]]|{_RANGES})+")
+_NODE_LIST = re.compile(rf"{_NODES.pattern}(?:,{_NODES.pattern})*")
+_PIECES = re.compile(r"([^\[\]]*)(?:\[([^\]]*)\]|$)")
+_MOST_NODES = 65536  # more than any cluster has; a mistyped range would fill the memory
 
 
 @dataclass(frozen=True)
@@ -147,22 +153,34 @@ def _slurm_values(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def expand_nodes(text: str) -> tuple[str, ...]:
-    """Return the hosts of a Slurm node list such as `gpu[001-003,7],login1`, in its order."""
-    hosts: list[str] = []
-    for part in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text):
-        hosts.extend(_expand_part(part))
-    if not hosts:
+    """Return the hosts of a Slurm node list such as `gpu[001-003,7],login1`, in its order.
+
+    Raises:
+        UsageError: It is not a node list, or has too many hosts.
+    """
+    if not _NODE_LIST.fullmatch(text):
         raise UsageError(f"{text!r} is not a node list", fix="write hosts as in gpu[001-003],login1")
+    hosts: list[str] = []
+    for part in _NODES.findall(text):
+        hosts.extend(_expand_part(part, _MOST_NODES - len(hosts)))
     return tuple(hosts)
 
 
-def _expand_part(part: str) -> list[str]:
-    match = re.search(r"\[([^\]]*)\]", part)
-    if not match:
-        return [part]
-    names: list[str] = []
-    for item in match[1].split(","):
-        first, _, last = item.partition("-")
-        numbers = [str(number).zfill(len(first)) for number in range(int(first), int(last or first) + 1)]
-        names.extend(f"{part[: match.start()]}{number}{part[match.end() :]}" for number in numbers)
-    return [host for name in names for host in _expand_part(name)]
+def _expand_part(part: str, most: int) -> list[str]:
+    """Return the hosts of one part; `most` limits their number."""
+    hosts = [""]
+    for plain, ranges in _PIECES.findall(part):
+        numbers = [number for item in ranges.split(",") for number in _numbers(item, most)] if ranges else [""]
+        if len(hosts) * len(numbers) > most:
+            raise UsageError(f"{part}: more than {_MOST_NODES} nodes", fix="correct the range")
+        hosts = [f"{host}{plain}{number}" for host in hosts for number in numbers]
+    return hosts
+
+
+def _numbers(item: str, most: int) -> list[str]:
+    """Return the numbers of a range such as 001-003, at most one more than `most`."""
+    first, _, last = item.partition("-")
+    numbers = range(int(first), int(last or first) + 1)
+    if not numbers:
+        raise UsageError(f"{item} is not a range of nodes: it ends before it starts", fix=f"write {last}-{first}")
+    return [str(number).zfill(len(first)) for number in numbers[: most + 1]]

@@ -183,11 +183,25 @@ def test_the_switches_of_slurm_are_a_tree(tmp_path: Path, capsys: pytest.Capture
     )
 
 
-def test_a_switch_that_contains_itself_ends() -> None:
-    """A wrong topology.conf does not recurse for ever."""
-    found = slurm_fabric("SwitchName=top Switches=a\nSwitchName=a Switches=b Nodes=n1\nSwitchName=b Switches=a\n", "x")
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "SwitchName=top Switches=a\nSwitchName=a Switches=b Nodes=n1\nSwitchName=b Switches=a",
+            "x: these switches form a loop: a > b > a",
+        ),
+        ("SwitchName=s1 Switches=s1", "x: these switches form a loop: s1 > s1"),
+        ("SwitchName=s1 Switches=s[2-3]\nSwitchName=s2 Nodes=n1", "x: switch s3 below s1 has no line SwitchName=s3"),
+        ("SwitchName=s1 Nodes=n1\nSwitchName=s2 Nodes=n[a-b]", "x:2: 'n[a-b]' is not a node list"),
+        ("SwitchName=s1 Nodes=n[1-99999999]", "x:1: n[1-99999999]: more than 65536 nodes"),
+    ],
+)
+def test_a_wrong_topology_conf_is_an_error(text: str, message: str) -> None:
+    """It would be drawn without hosts, or never end."""
+    with pytest.raises(UsageError) as raised:
+        slurm_fabric(text, "x")
 
-    assert to_text(found).count("switch a") == 1
+    assert raised.value.what == message
 
 
 @pytest.mark.parametrize(
@@ -221,8 +235,25 @@ def test_a_recorded_topology_gives_the_same_tree(tmp_path: Path, capsys: pytest.
     assert json.loads(data)["schema"] == "primus.topology/1"
     assert shown(capsys, "--recorded", str(record)) == text
     assert "rack rack1  2 hosts" in shown(capsys, "--recorded", str(record), "--fabric", str(inventory))
-    with pytest.raises(UsageError, match="no recorded topology"):
-        topology_program.main(["--recorded", str(inventory)])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "not JSON: "),
+        ("[1, 2]", "does not have the schema primus.topology/1"),
+        ('{"node": 3}', "does not have the schema primus.topology/1"),
+        ('{"schema": "primus.topology/1", "fabric": null, "node": 3}', "an incomplete topology"),
+        ('{"schema": "primus.topology/1"}', "an incomplete topology"),
+    ],
+)
+def test_another_file_is_no_recorded_topology(tmp_path: Path, text: str, message: str) -> None:
+    """In words, not in those of Python."""
+    path = write(tmp_path / "junk.json", text)
+    with pytest.raises(UsageError) as raised:
+        topology_program.main(["--recorded", str(path), "--sysfs", str(tmp_path)])
+
+    assert raised.value.what.startswith(f"--recorded {path}: {message}")
 
 
 def titles(item: Item) -> list[str]:

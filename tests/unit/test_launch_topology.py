@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from primus_bootstrap.core.errors import PlanError
+from primus_bootstrap.core.errors import PlanError, UsageError
 from primus_bootstrap.launch.detect.gpus import MIXED, NONE, OK, UNKNOWN, Gpu, GpuFindings
 from primus_bootstrap.launch.run_topology import Topology, expand_nodes, make_topology
 from primus_bootstrap.launch.settings.layered_settings import Given, SettingsFiles, resolve
@@ -121,6 +121,25 @@ def test_a_variable_that_is_not_a_number_is_an_error() -> None:
     """NNODES=two must not become one node."""
     with pytest.raises(PlanError, match=r"nnodes: 'two' is not a number \(environment NNODES\)"):
         shape(environment={"NNODES": "two"})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("n[a-b]", "is not a node list"),
+        ("n[1-2", "is not a node list"),
+        ("n[]", "is not a node list"),
+        ("", "is not a node list"),
+        ("n[1-99999999]", "more than 65536 nodes"),
+        ("n[0-999]x[0-999]", "more than 65536 nodes"),
+        ("a[0-60000],b[0-60000]", "more than 65536 nodes"),
+        ("n[3-1]", "ends before it starts"),
+    ],
+)
+def test_wrong_node_lists_are_errors(text: str, message: str) -> None:
+    """A mistyped range neither fills the memory nor gives no node."""
+    with pytest.raises(UsageError, match=message):
+        expand_nodes(text)
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 # topology.conf of a node: https://slurm.schedmd.com/topology.conf.html; the second is the one of configless Slurm.
 SLURM_FILES = ("etc/slurm/topology.conf", "run/slurm/conf/topology.conf")
+_LISTS = ("switches", "nodes")
 _TIMEOUT_S = 300
 _OUTPUT_BYTES = 1 << 30  # ansible-inventory prints all variables of every host
 _GIVE = "give hosts.yaml, the JSON of `ansible-inventory --list`, or Slurm's topology.conf"
@@ -93,25 +94,51 @@ def slurm_fabric(text: str, origin: str) -> Item:
     """Return the switches and nodes of a topology.conf (plug-in topology/tree).
 
     Raises:
-        UsageError: It names no switch.
+        UsageError: It names no switch, a switch without a line of its own, or switches in a loop, or a list of names is wrong.
     """
-    switches: dict[str, dict[str, str]] = {}
-    for line in text.splitlines():
+    switches: dict[str, dict[str, tuple[str, ...]]] = {}
+    for number, line in enumerate(text.splitlines(), 1):
         words = [word.partition("=") for word in line.partition("#")[0].split()]
         fields = {name.lower(): value for name, _, value in words}
         if fields.get("switchname"):
-            switches[fields["switchname"]] = fields
+            switches[fields["switchname"]] = {name: _names(value, f"{origin}:{number}") for name, value in fields.items() if name in _LISTS}
     if not switches:
         raise UsageError(f"{origin}: no line SwitchName=…", fix=_GIVE)
-    below = {name for fields in switches.values() for name in _names(fields.get("switches"))}
-    roots = tuple(_slurm_switch(name, switches, ()) for name in sorted(set(switches) - below, key=natural))
+    _check_switches(switches, origin)
+    below = {name for lists in switches.values() for name in lists.get("switches", ())}
+    roots = tuple(_slurm_switch(name, switches) for name in sorted(set(switches) - below, key=natural))
     return Item("fabric", "", f"{_count(sum(map(_hosts, roots)))}, from {origin}", roots)
 
 
-def _slurm_switch(name: str, switches: Mapping[str, Mapping[str, str]], above: tuple[str, ...]) -> Item:
-    fields = switches.get(name, {})
-    children = [_slurm_switch(child, switches, (*above, name)) for child in _names(fields.get("switches")) if child not in (*above, name)]
-    children += [Item("host", host) for host in sorted(_names(fields.get("nodes")), key=natural)]
+def _check_switches(switches: Mapping[str, Mapping[str, tuple[str, ...]]], origin: str) -> None:
+    left = {name: set(lists.get("switches", ())) for name, lists in switches.items()}
+    for name, below in left.items():
+        if below - set(switches):
+            missing = min(below - set(switches), key=natural)
+            fix = f"add the line, or remove {missing} from the line of {name}"
+            raise UsageError(f"{origin}: switch {missing} below {name} has no line SwitchName={missing}", fix=fix)
+    while left:  # remove the lowest switches again and again; only a loop has none
+        lowest = {name for name, below in left.items() if not below & set(left)}
+        if not lowest:
+            loop = " > ".join(_loop(left))
+            raise UsageError(f"{origin}: these switches form a loop: {loop}", fix="remove one of them from the Switches= of another")
+        left = {name: below for name, below in left.items() if name not in lowest}
+
+
+def _loop(below: Mapping[str, set[str]]) -> list[str]:
+    """Return a loop, of switches that all have one of them below; the last is the first again."""
+    path = [min(below, key=natural)]
+    while True:
+        lower = min(below[path[-1]] & set(below), key=natural)
+        if lower in path:
+            return [*path[path.index(lower) :], lower]
+        path.append(lower)
+
+
+def _slurm_switch(name: str, switches: Mapping[str, Mapping[str, tuple[str, ...]]]) -> Item:
+    lists = switches[name]
+    children = [_slurm_switch(child, switches) for child in lists.get("switches", ())]
+    children += [Item("host", host) for host in sorted(lists.get("nodes", ()), key=natural)]
     item = Item("switch", name, "", tuple(children))
     return Item("switch", name, _count(_hosts(item)), item.children)
 
@@ -120,8 +147,11 @@ def _hosts(item: Item) -> int:
     return 1 if item.kind == "host" else sum(map(_hosts, item.children))
 
 
-def _names(text: str | None) -> tuple[str, ...]:
-    return expand_nodes(text) if text else ()
+def _names(text: str, where: str) -> tuple[str, ...]:
+    try:
+        return expand_nodes(text) if text else ()
+    except UsageError as error:
+        raise UsageError(f"{where}: {error.what}", fix=error.fix) from error
 
 
 def _read(path: Path) -> str:

@@ -26,6 +26,7 @@ from primus_bootstrap.launch.topology.node_tree import node_tree
 from primus_bootstrap.launch.topology.tree import Item, to_text
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
 
 SCHEMA = "primus.topology/1"
@@ -67,7 +68,7 @@ def main(words: Sequence[str]) -> int:
     Raises:
         PrimusError: A file is wrong, or the picture cannot be written.
     """
-    options = _parser().parse(words)
+    options = check_arguments(words)
     found = _recorded(options.recorded) if options.recorded else _read(options.sysfs, options.node)
     if options.fabric:
         found = Topology(found.node, found.links, fabric_tree.read_fabric(options.fabric))
@@ -79,6 +80,19 @@ def main(words: Sequence[str]) -> int:
     if written:
         (sys.stderr if options.json else sys.stdout).write(f"picture: {written}\n")
     return 0
+
+
+def check_arguments(words: Sequence[str]) -> argparse.Namespace:
+    """Return the options.
+
+    Raises:
+        UsageError: An option is unknown, or the picture has an unknown format.
+    """
+    options = _parser().parse(words)
+    picture_file = options.visualize
+    if picture_file is not None and picture_file.name and picture_file.suffix not in _SUFFIXES:
+        raise UsageError(f"--visualize {picture_file}: unknown format", fix=f"give a name that ends in {' or '.join(_SUFFIXES)}")
+    return options
 
 
 def help_text() -> str:
@@ -115,21 +129,21 @@ def _recorded(path: Path) -> Topology:
     fix = "give a file with the output of `primus-cli analyze topology --json`"
     try:
         data = json.loads(path.read_text("utf-8"))
-        if data["schema"] != SCHEMA:
+        if not isinstance(data, dict) or data.get("schema") != SCHEMA:
             raise UsageError(f"--recorded {path}: does not have the schema {SCHEMA}", fix=fix)
         fabric = Item.from_json(data["fabric"]) if data["fabric"] else None
         return Topology(Item.from_json(data["node"]), GpuLinks.from_json(data["links"]), fabric)
     except OSError as error:
         raise UsageError(f"--recorded {path}: {error.strerror}", fix=fix) from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"--recorded {path}: no recorded topology: {error!r}", fix=fix) from error
+    except ValueError as error:
+        raise UsageError(f"--recorded {path}: not JSON: {error}", fix=fix) from error
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UsageError(f"--recorded {path}: an incomplete topology", fix=fix) from error
 
 
 def _draw(found: Topology, given: Path) -> Path:
     """Write the picture; return its path."""
     path = given if given.name else Path(f"topology-{found.node.name}.svg")
-    if path.suffix not in _SUFFIXES:
-        raise UsageError(f"--visualize {path}: unknown format", fix=f"give a name that ends in {' or '.join(_SUFFIXES)}")
     try:
         write_atomic(path, found.to_picture(path.suffix), durable=False)
     except OSError as error:
