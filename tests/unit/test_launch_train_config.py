@@ -57,6 +57,25 @@ def test_nothing_is_checked_without_readable_programs(tmp_path: Path) -> None:
     assert training.check(request(tmp_path, "--config", "theirs", "train.stepz=3", workloads=tmp_path / "none")) == ()
 
 
+def test_a_value_outside_its_limits_is_reported_with_its_line(tmp_path: Path) -> None:
+    """The trainer would stop at its start, after the job has waited in the queue."""
+    (tmp_path / "x.yaml").write_text("train:\n  steps: -3\n  micro_batch: '0'\nmodel: {dropout: 1}\n")
+    error = refused(tmp_path, "--config", "x.yaml", "optimizer.eps=0", "optimizer.min_lr_ratio=2", "train.steps=1", "model.dropout=0.5")
+
+    assert str(error).splitlines() == [
+        "x.yaml:2: train.steps: found -3",
+        "  fix: give 1 or more",
+        "x.yaml:3: train.micro_batch: found '0'",
+        "  fix: give 1 or more",
+        "x.yaml:4: model.dropout: found 1",
+        "  fix: give 0 or more and less than 1",
+        "argument optimizer.eps=0: optimizer.eps: found '0'",
+        "  fix: give more than 0",
+        "argument optimizer.min_lr_ratio=2: optimizer.min_lr_ratio: found '2'",
+        "  fix: give 0 or more and at most 1",
+    ]
+
+
 def test_a_misspelt_setting_is_reported_with_its_line(tmp_path: Path) -> None:
     """All mistakes at once: those of the file and those of the arguments."""
     (tmp_path / "x.yaml").write_text("train:\n  steps: 4\n  stepz: 3\noptimzer: {lr: 1}\nmodel: {layers: many}\n")

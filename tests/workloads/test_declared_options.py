@@ -16,9 +16,11 @@ from workloads.train.load_settings import Given, _convert, known_settings
 
 WORKLOADS = ROOT / "workloads"
 KNOWN = train_settings.known_settings(WORKLOADS)
-# One setting of each type.
+# One setting of each type, then of each kind of limits.
 TYPES = ("train.steps", "optimizer.lr", "compute.compile", "checkpoint.folder", "data.files", "compute.precision")
-VALUES: tuple[Any, ...] = (3, "3", "x", "", 3.5, "3.5", "3e-4", True, "true", "False", None, [], ["a"], [1], "a,b", "bf16", "inf", -1)
+LIMITED = ("model.norm_eps", "model.dropout", "optimizer.min_lr_ratio")
+NUMBERS: tuple[Any, ...] = (3, "3", 3.5, "3.5", "3e-4", "inf", -1, "-1", 0, 1, 1.0)
+VALUES: tuple[Any, ...] = (*NUMBERS, "x", "", True, "true", "False", None, [], ["a"], [1], "a,b", "bf16")
 
 
 @pytest.mark.parametrize("name", programs_in(WORKLOADS, "bench"))
@@ -33,20 +35,22 @@ def test_every_option_of_a_benchmark_is_read(name: str) -> None:
 
 
 def test_every_setting_of_the_trainer_is_read() -> None:
-    """In the same order, with the same default and meaning."""
-    assert [(name, item.default, item.meaning) for name, item in KNOWN.items()] == [
-        (item.key, item.default, item.meaning) for item in known_settings()
+    """In the same order, with the same default, meaning and limits."""
+    assert [(name, item.default, item.meaning, item.limits) for name, item in KNOWN.items()] == [
+        (item.key, item.default, item.meaning, item.limits) for item in known_settings()
     ]
 
 
 @pytest.mark.parametrize("value", VALUES, ids=repr)
-@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("name", [*TYPES, *LIMITED])
 def test_both_accept_the_same_values(name: str, value: Any) -> None:
     """A value that primus-cli accepts does not end the run at its start, and none that the trainer takes is refused."""
     try:
         _convert(Given(name, value, "x.yaml:1"), {item.key: item for item in known_settings()})
-        accepted = True
-    except SettingsError:
-        accepted = False
+        fix = ""
+    except SettingsError as error:
+        fix = error.fix
+    what, own_fix = train_settings.problem(KNOWN, name, value)
 
-    assert (train_settings.problem(KNOWN, name, value) == ("", "")) == accepted
+    assert bool(what) == bool(fix)
+    assert own_fix == fix or "text" in own_fix

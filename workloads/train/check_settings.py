@@ -1,12 +1,10 @@
-"""Check the settings against each other and against the number of ranks."""
+"""Check the settings against each other and against the number of ranks; `load_settings` checks the limits of each."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from workloads.common.errors import SettingsError
-from workloads.train.load_settings import value_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -14,24 +12,6 @@ if TYPE_CHECKING:
     from workloads.train.settings import Settings
 
 Problem = tuple[str, str]
-
-_AT_LEAST_0 = (
-    "model.experts",
-    "model.balance_weight",
-    "data.prefetch_steps",
-    "train.clip_norm",
-    "optimizer.lr",
-    "optimizer.weight_decay",
-    "optimizer.warmup_steps",
-    "optimizer.decay_steps",
-    "checkpoint.every_steps",
-    "checkpoint.failures_allowed",
-    "watchdog.step_timeout_s",
-    "watchdog.startup_timeout_s",
-    "drill.slow_s",
-)
-_ABOVE_0 = ("model.rope_theta", "model.norm_eps", "optimizer.eps", "parallel.timeout_s")
-_SHARES = ("model.dropout", "optimizer.beta1", "optimizer.beta2")
 
 
 def check_settings(settings: Settings, world_size: int) -> None:
@@ -41,7 +21,6 @@ def check_settings(settings: Settings, world_size: int) -> None:
         SettingsError: The settings are inconsistent; the message contains all problems.
     """
     problems = [
-        *_sizes(settings),
         *_model(settings),
         *_parallel(settings, world_size),
         *_batch(settings, world_size),
@@ -55,40 +34,6 @@ def check_settings(settings: Settings, world_size: int) -> None:
 def data_ranks(settings: Settings, world_size: int) -> int:
     """Return the number of ranks with different data."""
     return world_size // max(1, settings.parallel.tensor)
-
-
-def _sizes(settings: Settings) -> Iterator[Problem]:
-    model, train, parallel = settings.model, settings.train, settings.parallel
-    positive = {
-        "model.vocabulary": model.vocabulary,
-        "model.layers": model.layers,
-        "model.width": model.width,
-        "model.heads": model.heads,
-        "model.kv_heads": model.kv_heads,
-        "model.ffn_width": model.ffn_width,
-        "train.steps": train.steps,
-        "train.sequence_length": train.sequence_length,
-        "train.global_batch": train.global_batch,
-        "train.micro_batch": train.micro_batch,
-        "parallel.tensor": parallel.tensor,
-        "checkpoint.keep": settings.checkpoint.keep,
-        "telemetry.print_every_steps": settings.telemetry.print_every_steps,
-    }
-    for key, value in positive.items():
-        if value < 1:
-            yield f"{key} is {value}", "give 1 or more"
-    given = asdict(settings)
-    for key in _AT_LEAST_0:
-        if value_of(given, key) < 0:
-            yield f"{key} is {value_of(given, key)}", "give 0 or more"
-    for key in _ABOVE_0:
-        if value_of(given, key) <= 0:
-            yield f"{key} is {value_of(given, key)}", "give more than 0"
-    for key in _SHARES:
-        if not 0 <= value_of(given, key) < 1:
-            yield f"{key} is {value_of(given, key)}", "give 0 or more and less than 1"
-    if not 0 <= settings.optimizer.min_lr_ratio <= 1:
-        yield f"optimizer.min_lr_ratio is {settings.optimizer.min_lr_ratio}", "give 0 to 1: it is a share of optimizer.lr"
 
 
 def _model(settings: Settings) -> Iterator[Problem]:

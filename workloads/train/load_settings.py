@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import math
+import operator
 import types
 import typing
 from dataclasses import dataclass, fields, is_dataclass
@@ -15,7 +16,7 @@ from workloads.common.errors import SettingsError
 from workloads.train.settings import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 PRESETS = Path(__file__).resolve().parents[1] / "presets"
 
@@ -37,6 +38,7 @@ class Known:
     kind: Any
     default: Any
     meaning: str
+    limits: Mapping[str, float]
 
 
 def known_settings(kind: type[Any] = Settings, prefix: str = "") -> Iterator[Known]:
@@ -46,14 +48,14 @@ def known_settings(kind: type[Any] = Settings, prefix: str = "") -> Iterator[Kno
         if is_dataclass(hints[entry.name]):
             yield from known_settings(hints[entry.name], f"{prefix}{entry.name}.")
         else:
-            yield Known(f"{prefix}{entry.name}", hints[entry.name], entry.default, entry.metadata["meaning"])
+            yield Known(f"{prefix}{entry.name}", hints[entry.name], entry.default, entry.metadata["meaning"], entry.metadata["limits"])
 
 
 def load_settings(files: Sequence[str], arguments: Sequence[str]) -> Settings:
     """Return the settings: arguments override files, later files override earlier ones, and files override the defaults.
 
     Raises:
-        SettingsError: Settings are unknown or have values of the wrong type.
+        SettingsError: Settings are unknown, or have values of the wrong type or outside their limits.
     """
     known = {entry.key: entry for entry in known_settings()}
     given = [value for file in files for value in _read_file(find_file(file))] + [_read_argument(argument) for argument in arguments]
@@ -144,7 +146,9 @@ def _read_argument(argument: str) -> Given:
 
 def _convert(given: Given, known: dict[str, Known]) -> Any:
     if given.key in known:
-        return _convert_value(given, known[given.key].kind)
+        value = _convert_value(given, known[given.key].kind)
+        _check_limits(given.key, value, known[given.key].limits)
+        return value
     if any(key.startswith(f"{given.key}.") for key in known):
         raise SettingsError(
             f"{given.key} is a section, not a setting", fix=f"set one of: {', '.join(k for k in known if k.startswith(given.key + '.'))}"
@@ -195,6 +199,21 @@ def _convert_number(given: Given, kind: type[int | float]) -> int | float:
     if not math.isfinite(number):
         raise SettingsError(f"{given.key} is {given.value!r}", fix=f"give {expected}")
     return number
+
+
+# By the name of a limit: whether a number meets it, and its words.
+_LIMITS: dict[str, tuple[Callable[[float, float], bool], str]] = {
+    "at_least": (operator.ge, "{} or more"),
+    "above": (operator.gt, "more than {}"),
+    "at_most": (operator.le, "at most {}"),
+    "below": (operator.lt, "less than {}"),
+}
+
+
+def _check_limits(key: str, value: Any, limits: Mapping[str, float]) -> None:
+    if not all(_LIMITS[name][0](value, limit) for name, limit in limits.items()):
+        expected = " and ".join(_LIMITS[name][1].format(limit) for name, limit in limits.items())
+        raise SettingsError(f"{key} is {value}", fix=f"give {expected}")
 
 
 def _build(kind: type[Any], values: dict[str, Any], prefix: str = "") -> Any:

@@ -6,9 +6,12 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 
-def setting(default: Any, meaning: str) -> Any:
-    """Declare a setting. The help shows its meaning."""
-    return field(default=default, metadata={"meaning": meaning})
+def setting(default: Any, meaning: str, **limits: float) -> Any:
+    """Declare a setting. The help shows its meaning.
+
+    `limits` of a number are at_least, above, at_most and below. primus-cli reads them from this source, and checks values before a start.
+    """
+    return field(default=default, metadata={"meaning": meaning, "limits": limits})
 
 
 def section(kind: type[Any], meaning: str) -> Any:
@@ -20,18 +23,20 @@ def section(kind: type[Any], meaning: str) -> Any:
 class ModelSettings:
     """The shape of the model. A checkpoint can be loaded with the same shape only."""
 
-    vocabulary: int = setting(512, "tokens in the vocabulary")
-    layers: int = setting(2, "transformer blocks")
-    width: int = setting(64, "size of a token's vector")
-    heads: int = setting(4, "attention heads")
-    kv_heads: int = setting(2, "key and value heads; fewer than `heads` is grouped-query attention")
-    ffn_width: int = setting(192, "inner width of the feed-forward network, or of one expert")
-    rope_theta: float = setting(500000.0, "base of the rotary position embedding")
-    norm_eps: float = setting(1e-5, "added to the mean square in RMSNorm")
-    dropout: float = setting(0.0, "share of a block's output that is dropped in training, 0 to below 1; Llama uses 0")
-    experts: int = setting(0, "experts per block; 0 makes the model dense")
+    vocabulary: int = setting(512, "tokens in the vocabulary", at_least=1)
+    layers: int = setting(2, "transformer blocks", at_least=1)
+    width: int = setting(64, "size of a token's vector", at_least=1)
+    heads: int = setting(4, "attention heads", at_least=1)
+    kv_heads: int = setting(2, "key and value heads; fewer than `heads` is grouped-query attention", at_least=1)
+    ffn_width: int = setting(192, "inner width of the feed-forward network, or of one expert", at_least=1)
+    rope_theta: float = setting(500000.0, "base of the rotary position embedding", above=0)
+    norm_eps: float = setting(1e-5, "added to the mean square in RMSNorm", above=0)
+    dropout: float = setting(0.0, "share of a block's output that is dropped in training, 0 to below 1; Llama uses 0", at_least=0, below=1)
+    experts: int = setting(0, "experts per block; 0 makes the model dense", at_least=0)
     experts_per_token: int = setting(2, "experts that process a token (only with `experts`)")
-    balance_weight: float = setting(0.01, "weight of the loss that distributes tokens evenly over experts (only with `experts`)")
+    balance_weight: float = setting(
+        0.01, "weight of the loss that distributes tokens evenly over experts (only with `experts`)", at_least=0
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,18 +47,18 @@ class DataSettings:
         "synthetic", "synthetic: generated data with a rule to learn; files: data sets of prepare_data.py"
     )
     files: tuple[str, ...] = setting((), "data sets of prepare_data.py, by the path of their .json file")
-    prefetch_steps: int = setting(2, "steps that a thread prefetches; 0 reads each step on demand")
+    prefetch_steps: int = setting(2, "steps that a thread prefetches; 0 reads each step on demand", at_least=0)
 
 
 @dataclass(frozen=True, slots=True)
 class TrainSettings:
     """Steps and batch sizes."""
 
-    steps: int = setting(20, "optimizer steps of the whole run, resumed parts included")
-    sequence_length: int = setting(64, "tokens per sequence")
-    global_batch: int = setting(8, "sequences per step over all ranks; independent of the number of ranks")
-    micro_batch: int = setting(2, "sequences per forward pass of a rank; gradients of several passes are accumulated")
-    clip_norm: float = setting(1.0, "largest norm of the gradient; 0 disables clipping")
+    steps: int = setting(20, "optimizer steps of the whole run, resumed parts included", at_least=1)
+    sequence_length: int = setting(64, "tokens per sequence", at_least=1)
+    global_batch: int = setting(8, "sequences per step over all ranks; independent of the number of ranks", at_least=1)
+    micro_batch: int = setting(2, "sequences per forward pass of a rank; gradients of several passes are accumulated", at_least=1)
+    clip_norm: float = setting(1.0, "largest norm of the gradient; 0 disables clipping", at_least=0)
     seed: int = setting(1, "random seed of initial weights, data order and dropout")
 
 
@@ -61,14 +66,14 @@ class TrainSettings:
 class OptimizerSettings:
     """AdamW with a cosine schedule."""
 
-    lr: float = setting(3e-4, "peak learning rate")
-    beta1: float = setting(0.9, "decay of the mean of gradients")
-    beta2: float = setting(0.95, "decay of the mean of squared gradients")
-    eps: float = setting(1e-8, "added to the denominator")
-    weight_decay: float = setting(0.1, "weight decay of matrices; norms have none")
-    warmup_steps: int = setting(2, "steps of linear warm-up of the learning rate")
-    decay_steps: int = setting(0, "step at which the cosine ends; 0 means `train.steps`")
-    min_lr_ratio: float = setting(0.1, "final learning rate, as a share of `lr`")
+    lr: float = setting(3e-4, "peak learning rate", at_least=0)
+    beta1: float = setting(0.9, "decay of the mean of gradients", at_least=0, below=1)
+    beta2: float = setting(0.95, "decay of the mean of squared gradients", at_least=0, below=1)
+    eps: float = setting(1e-8, "added to the denominator", above=0)
+    weight_decay: float = setting(0.1, "weight decay of matrices; norms have none", at_least=0)
+    warmup_steps: int = setting(2, "steps of linear warm-up of the learning rate", at_least=0)
+    decay_steps: int = setting(0, "step at which the cosine ends; 0 means `train.steps`", at_least=0)
+    min_lr_ratio: float = setting(0.1, "final learning rate, as a share of `lr`", at_least=0, at_most=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +100,12 @@ class ParallelSettings:
     strategy: Literal["ddp", "fsdp"] = setting(
         "ddp", "ddp: every rank has the whole model; fsdp: weights, gradients and optimizer state are sharded (FSDP2)"
     )
-    tensor: int = setting(1, "ranks that share each matrix (DTensor); requires fsdp; use it within a node")
+    tensor: int = setting(1, "ranks that share each matrix (DTensor); requires fsdp; use it within a node", at_least=1)
     reshard_after_forward: bool = setting(
         True, "fsdp: free a block's weights between forward and backward; false uses more memory and less bandwidth"
     )
     timeout_s: float = setting(
-        1800.0, "time limit of a collective (s); must exceed the watchdog's limits, whose message names step and phase"
+        1800.0, "time limit of a collective (s); must exceed the watchdog's limits, whose message names step and phase", above=0
     )
 
 
@@ -109,11 +114,11 @@ class CheckpointSettings:
     """Checkpoints and resume."""
 
     folder: str = setting("", "folder of the checkpoints, shared by all nodes; empty means `checkpoints` in the run folder")
-    every_steps: int = setting(10, "steps between checkpoints; 0 writes one only at the end and on SIGTERM")
+    every_steps: int = setting(10, "steps between checkpoints; 0 writes one only at the end and on SIGTERM", at_least=0)
     at_end: bool = setting(True, "write a checkpoint after the last step; use false for benchmarks")
-    keep: int = setting(3, "number of complete checkpoints to keep, newest first")
+    keep: int = setting(3, "number of complete checkpoints to keep, newest first", at_least=1)
     asynchronous: bool = setting(True, "write checkpoints in the background")
-    failures_allowed: int = setting(2, "consecutive failed checkpoints that are allowed before the run stops")
+    failures_allowed: int = setting(2, "consecutive failed checkpoints that are allowed before the run stops", at_least=0)
     resume: str = setting(
         "auto",
         "auto: resume from the newest good checkpoint, if any; never; or the path of a checkpoint (a restart resumes from its own newest)",
@@ -129,15 +134,15 @@ class TelemetrySettings:
         "",
         "text file with the latest metrics for Prometheus; empty: `metrics.prom` in the run folder, and a file for the host's exporter",
     )
-    print_every_steps: int = setting(1, "steps between printed lines; steps.jsonl contains every step")
+    print_every_steps: int = setting(1, "steps between printed lines; steps.jsonl contains every step", at_least=1)
 
 
 @dataclass(frozen=True, slots=True)
 class WatchdogSettings:
     """Time limits after which the watchdog ends a rank without progress."""
 
-    step_timeout_s: float = setting(600.0, "time limit of a step or a checkpoint (s); 0 disables the watchdog")
-    startup_timeout_s: float = setting(1200.0, "time limit of start-up, loading, and the first step, which may compile (s)")
+    step_timeout_s: float = setting(600.0, "time limit of a step or a checkpoint (s); 0 disables the watchdog", at_least=0)
+    startup_timeout_s: float = setting(1200.0, "time limit of start-up, loading, and the first step, which may compile (s)", at_least=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +154,7 @@ class FaultInjectionSettings:
     )
     step: int = setting(5, "step of the fault")
     rank: int = setting(0, "rank of the fault")
-    slow_s: float = setting(1.0, "seconds added to a step")
+    slow_s: float = setting(1.0, "seconds added to a step", at_least=0)
     once: bool = setting(True, "write `drill.done` to the run folder, so that the resumed run has no fault")
 
 

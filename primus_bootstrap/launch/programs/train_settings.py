@@ -1,13 +1,14 @@
 """The settings of the training programs: check the files and arguments of a run before anything is started or queued.
 
-Names, types and choices are those of workloads/train/settings.py. The trainer itself also checks values against each other.
+Names, types, choices and limits are those of workloads/train/settings.py. The trainer itself also checks values against each other.
 """
 
 from __future__ import annotations
 
 import ast
 import math
-from dataclasses import dataclass
+import operator
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from primus_bootstrap.launch.programs.declarations import Module, UnreadableErro
 from primus_bootstrap.launch.self_exec import read_program
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from primus_bootstrap.launch.programs.settings_file import Given
@@ -34,6 +35,7 @@ class Known:
     default: Any
     meaning: str
     choices: tuple[str, ...] = ()
+    limits: Mapping[str, float] = field(default_factory=dict)  # by the names in _LIMITS
 
     @property
     def type_name(self) -> str:
@@ -49,15 +51,20 @@ def known_settings(workloads: Path) -> dict[str, Known]:
         return {}
 
 
+def sections(workloads: Path) -> frozenset[str]:
+    """Return the sections of the settings."""
+    return frozenset(name.partition(".")[0] for name in known_settings(workloads) if "." in name)
+
+
 def _settings_of(module: Module, name: str, prefix: str) -> Iterator[tuple[str, Known]]:
-    for field in module.fields(name):
-        path = f"{prefix}{field.name}"
-        if field.function == _SECTION:
-            yield from _settings_of(module, str(field.arguments[0]), f"{path}.")
+    for declared in module.fields(name):
+        path = f"{prefix}{declared.name}"
+        if declared.function == _SECTION:
+            yield from _settings_of(module, str(declared.arguments[0]), f"{path}.")
         else:
-            default, meaning = field.arguments
-            kind, choices = _kind(field.kind)
-            yield path, Known(kind, default, meaning, choices)
+            default, meaning = declared.arguments
+            kind, choices = _kind(declared.kind)
+            yield path, Known(kind, default, meaning, choices, declared.keywords)
 
 
 def _kind(annotation: ast.expr) -> tuple[str, tuple[str, ...]]:
@@ -89,7 +96,12 @@ def problem(known: Mapping[str, Known], name: str, value: Any) -> tuple[str, str
     if setting.choices:
         return ("", "") if value in setting.choices else (f"found {value!r}", f"choose from: {', '.join(setting.choices)}")
     fits = _FITS.get(setting.kind)
-    return ("", "") if fits is None or fits(value) else (f"found {value!r}", f"give {_EXPECTED[setting.kind]}")
+    if fits is not None and not fits(value):
+        return f"found {value!r}", f"give {_EXPECTED[setting.kind]}"
+    limits = {name: limit for name, limit in setting.limits.items() if name in _LIMITS}
+    if all(_LIMITS[name][0](float(value), limit) for name, limit in limits.items()):
+        return "", ""
+    return f"found {value!r}", f"give {' and '.join(_LIMITS[name][1].format(limit) for name, limit in limits.items())}"
 
 
 def _unknown(name: str, known: Mapping[str, Known]) -> tuple[str, str]:
@@ -100,6 +112,15 @@ def _unknown(name: str, known: Mapping[str, Known]) -> tuple[str, str]:
     near = nearest(name, known) or next((other for other in known if other.rpartition(".")[2] == last), "")
     fix = f"did you mean {near}?" if near else "`primus-cli direct -- train pretrain --help` lists every setting"
     return "no such setting", fix
+
+
+# By the name of a limit: whether a number meets it, and its words; as in workloads/train/load_settings.py.
+_LIMITS: dict[str, tuple[Callable[[float, float], bool], str]] = {
+    "at_least": (operator.ge, "{} or more"),
+    "above": (operator.gt, "more than {}"),
+    "at_most": (operator.le, "at most {}"),
+    "below": (operator.lt, "less than {}"),
+}
 
 
 # The types as the trainer reads them: it converts texts, because YAML reads 3e-4 as one.
