@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 def nearest(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
     """Return the known name most similar to `word`, or an empty string if none is similar enough.
 
-    Case, `-` instead of `_`, and the order of the words that these characters join are ignored. `cutoff` is the lowest ratio of
+    Case, leading `-`, `-` instead of `_`, and the order of the words that these characters join are ignored. `cutoff` is the lowest ratio of
     difflib's SequenceMatcher, from 0 (nothing in common) to 1 (equal).
     """
     unknown = _plain(word)
@@ -31,4 +31,4 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def _plain(name: str) -> str:
-    return name.lower().replace("-", "_")
+    return name.lower().lstrip("-").replace("-", "_")

@@ -18,6 +18,8 @@ KNOWN = ("gpu_node", "slurm_node", "kube_control_plane", "etcd", "verify-env")
         ("ectd", "etcd"),
         ("verify_env", "verify-env"),
         ("verifyenv", "verify-env"),
+        ("--etdc", "etcd"),
+        ("--gpus", ""),
         ("completely_different_name", ""),
         ("", ""),
     ],
@@ -36,6 +38,7 @@ def test_the_choices_are_listed_where_nothing_is_similar() -> None:
     """The message always names something that can be typed."""
     assert did_you_mean("etdc", KNOWN) == "did you mean etcd?"
     assert did_you_mean("xyz", ("b", "a", "b")) == "choose from: a, b"
+    assert did_you_mean("--bogus", ("--gpu", "--host")) == "choose from: --gpu, --host"
 
 
 def test_a_name_is_not_suggested_for_itself() -> None:

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from primus_bootstrap.core.errors import UsageError
-from primus_bootstrap.launch.hooks.hook_discovery import find_hooks, unnumbered_files
+from primus_bootstrap.launch.hooks.hook_discovery import find_hooks, not_run
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to have files of two accounts")
+
+TASKS = ("train/pretrain", "train/posttrain", "benchmark", "benchmark/--list")
 
 
 def project(folder: Path) -> Path:
@@ -72,14 +74,31 @@ def test_hooks_run_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     ]
 
 
-def test_scripts_without_a_number_are_reported(tmp_path: Path) -> None:
+def test_files_that_look_like_hooks_are_reported(tmp_path: Path) -> None:
     """In the folder of the task, once for each; modules that start with _ are for the others."""
     hooks = tmp_path / "hooks/train/pretrain"
     hooks.mkdir(parents=True)
-    for name in ("prepare.sh", "10_x.sh", "10-y.sh", "_shared.py", "notes.txt"):
+    for name in ("prepare.sh", "10_x.sh", "10-y.sh", "_shared.py", "notes.txt", "03_c.txt", "10_x.sh~"):
         (hooks / name).write_text("")
 
-    assert unnumbered_files("train/pretrain", tmp_path, [str(tmp_path / "hooks")]) == (str(hooks / "10-y.sh"), str(hooks / "prepare.sh"))
+    assert not_run("train/pretrain", TASKS, tmp_path, [str(tmp_path / "hooks")]) == (
+        f"{hooks}/03_c.txt is not run: the name of a hook ends with .sh or .py",
+        f"{hooks}/10-y.sh is not run: the name of a hook starts with a number, as in 10_10-y.sh",
+        f"{hooks}/prepare.sh is not run: the name of a hook starts with a number, as in 10_prepare.sh",
+    )
+
+
+def test_a_misspelt_folder_of_a_task_is_reported(tmp_path: Path) -> None:
+    """Of a group, too; a folder of another task or phase, or of data, is not."""
+    hooks = tmp_path / "hooks"
+    for name in ("train/pretrian", "trian", "train/posttrain", "train/before", "train/tokens", "benchmark/gemm", "lib"):
+        (hooks / name).mkdir(parents=True)
+
+    assert not_run("train/pretrain", TASKS, tmp_path, ()) == (
+        f"the hooks in {hooks}/trian are not run: no task has this name; did you mean train?",
+        f"the hooks in {hooks}/train/pretrian are not run: no task has this name; did you mean train/pretrain?",
+    )
+    assert len(not_run("benchmark", TASKS, tmp_path, ())) == 1
 
 
 def test_a_missing_folder_of_hooks_is_an_error(tmp_path: Path) -> None:

@@ -96,6 +96,20 @@ def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
     assert len([line for line in lines if line.startswith("  fix: ")]) == 7
 
 
+def test_a_file_with_training_settings_is_explained(tmp_path: Path) -> None:
+    """--config before the runtime has the settings of primus-cli, after the task those of the trainer."""
+    file = tmp_path / "config.yaml"
+    with pytest.raises(UsageError) as raised:
+        resolve(settings_files(tmp_path, config="train: {steps: 3}\nmian: {}\n"), {})
+
+    assert str(raised.value).splitlines() == [
+        f"{file}:1: train is a section of the training settings, not of primus-cli",
+        f"  fix: pass a file with training settings after the task: -- train pretrain --config {file}",
+        f"{file}:2: unknown section: mian",
+        "  fix: did you mean main?",
+    ]
+
+
 @pytest.mark.parametrize(
     ("value", "message"),
     [("5.5", "expected a number or auto"), ("true", "expected a number or auto"), ("-1", "below 0"), ("fast", "a number or auto")],

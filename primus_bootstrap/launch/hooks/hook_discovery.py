@@ -18,18 +18,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap.core.errors import UsageError
+from primus_bootstrap.core.suggestions import nearest
 from primus_bootstrap.launch.detect.nics import natural
 from primus_bootstrap.launch.file_owner import check_owner
 from primus_bootstrap.launch.run_plan import PlannedStep
 from primus_bootstrap.launch.self_exec import archive, unpack_resource
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 BEFORE, AFTER, ON_FAILURE = "before", "after", "on_failure"
 PHASES = (BEFORE, AFTER, ON_FAILURE)
 _NAME = re.compile(r"\d+_.*\.(sh|py)")
 _SCRIPT = re.compile(r"[^_.].*\.(sh|py)")
+_NUMBERED = re.compile(r"\d+_.*[^~]")  # an editor's copy ends with ~
 _BUILT_IN = "primus_bootstrap/launch/data/hooks/"
 
 
@@ -65,16 +67,40 @@ def find_hooks(task_folder: str, project: Path, folders: Sequence[str], run_dir:
     return found
 
 
-def unnumbered_files(task_folder: str, project: Path, folders: Sequence[str]) -> tuple[str, ...]:
-    """Return the scripts in a task's folder, such as hooks/train/pretrain, that do not run because their names have no number."""
+def not_run(task_folder: str, task_folders: Iterable[str], project: Path, folders: Sequence[str]) -> tuple[str, ...]:
+    """Return a sentence for each file in a task's folder, and each folder, that looks like a hook or a task but does not run.
+
+    Args:
+        task_folder: The folder of the task, such as train/pretrain.
+        task_folders: Those of every task.
+        project: The folder that contains hooks/.
+        folders: The --hooks folders.
+    """
     sources = dict.fromkeys([project / "hooks", *(Path(name).absolute() for name in folders)])
-    return tuple(
-        str(entry)
-        for source in sources
-        if (source / task_folder).is_dir()
-        for entry in sorted((source / task_folder).iterdir())
-        if entry.is_file() and _SCRIPT.fullmatch(entry.name) and not _NAME.fullmatch(entry.name)
-    )
+    names = {"/".join(name.split("/")[:length]) for name in task_folders for length in (1, 2)}
+    notes: list[str] = []
+    for source in sources:
+        notes += [f"{entry} is not run: {why}" for entry in _entries(source / task_folder) if (why := _why_not_run(entry))]
+        for group in ("", f"{task_folder.partition('/')[0]}/"):
+            inside = {name[len(group) :] for name in names if name.startswith(group) and "/" not in name[len(group) :]}
+            for entry in _entries(source / group):
+                near = nearest(entry.name, inside) if entry.is_dir() and entry.name not in (*inside, *PHASES) else ""
+                if near:
+                    notes.append(f"the hooks in {entry} are not run: no task has this name; did you mean {group}{near}?")
+    return tuple(notes)
+
+
+def _why_not_run(entry: Path) -> str:
+    """Return why a file that looks like a hook is none; empty for a hook and for other files."""
+    if not entry.is_file() or _NAME.fullmatch(entry.name):
+        return ""
+    if _NUMBERED.fullmatch(entry.name):
+        return "the name of a hook ends with .sh or .py"
+    return f"the name of a hook starts with a number, as in 10_{entry.name}" if _SCRIPT.fullmatch(entry.name) else ""
+
+
+def _entries(folder: Path) -> list[Path]:
+    return sorted(folder.iterdir()) if folder.is_dir() else []
 
 
 def _in_folder(source: Any, level: Sequence[str], phase: str) -> Iterator[str]:

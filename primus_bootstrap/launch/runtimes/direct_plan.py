@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from primus_bootstrap.core.errors import PlanError, UsageError
 from primus_bootstrap.launch.detect import host_profile, numa
-from primus_bootstrap.launch.hooks.hook_discovery import BEFORE, find_hooks, unnumbered_files
+from primus_bootstrap.launch.hooks.hook_discovery import BEFORE, find_hooks, not_run
 from primus_bootstrap.launch.plugins.plugin_discovery import files_of_task, plugin_tasks, sources
 from primus_bootstrap.launch.ranks import rank
 from primus_bootstrap.launch.run_plan import PATCH, PROFILE, RUN, USER, Plan, PlannedStep, Variable
@@ -294,8 +294,8 @@ def _notes(request: LaunchRequest, task: Task, *, binding: bool) -> tuple[str, .
     if request.environment.get("PRIMUS_SKIP_MAIN_LAUNCH", "0") not in ("", "0"):
         notes.append("PRIMUS_SKIP_MAIN_LAUNCH is set: only hooks and patches run, the program is not started")
     if "PRIMUS_REPLAY" not in request.environment:
-        unnumbered = unnumbered_files(task.hook_folder, request.cwd, request.settings["direct.hooks"])
-        notes += [f"{path} is not run: the name of a hook starts with a number, as in 10_{Path(path).name}" for path in unnumbered]
+        known = [item.hook_folder for item in all_tasks(plugin_tasks(_plugin_sources(request))).values()]
+        notes += not_run(task.hook_folder, known, request.cwd, request.settings["direct.hooks"])
     if task.launcher == HERE:
         notes.append("the task runs in this process; no run folder is created")
     return tuple(notes)

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from primus_bootstrap.core.errors import UsageError, joined
+from primus_bootstrap.core.errors import PlanError, UsageError, joined
 from primus_bootstrap.core.suggestions import did_you_mean
+from primus_bootstrap.launch.programs import train_settings
 from primus_bootstrap.launch.programs.settings_file import refuse_primus_experiment
+from primus_bootstrap.launch.self_exec import workloads_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -202,7 +204,7 @@ def _read_file(layer: str, path: Path, problems: list[UsageError]) -> list[Given
         if count[section] > 1:
             problems.append(UsageError(f"{where}: duplicate section {section}", fix="move all of its keys into one section"))
         elif section not in _sections():
-            problems.append(_unknown_section(section, f"{where}: "))
+            problems.append(_training_section(section, path, where) or _unknown_section(section, f"{where}: "))
         elif isinstance(data[section], dict):
             given.extend(_read_section(layer, path, (section, body_node, data[section]), problems))
         elif data[section] is not None:
@@ -212,6 +214,18 @@ def _read_file(layer: str, path: Path, problems: list[UsageError]) -> list[Given
 
 def _unknown_section(section: str, where: str = "") -> UsageError:
     return UsageError(f"{where}unknown section: {section}", fix=did_you_mean(section, _sections()))
+
+
+def _training_section(section: str, path: Path, where: str) -> UsageError | None:
+    """Return the error for a section of the training settings; None for another section."""
+    try:
+        known = train_settings.sections(workloads_folder("", os.environ))
+    except PlanError:  # the training programs are not installed
+        return None
+    if section not in known:
+        return None
+    fix = f"pass a file with training settings after the task: -- train pretrain --config {path}"
+    return UsageError(f"{where}: {section} is a section of the training settings, not of primus-cli", fix=fix)
 
 
 def _not_a_section(section: str, where: str = "") -> UsageError:
