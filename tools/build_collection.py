@@ -83,7 +83,7 @@ def collect(root: Path, name: str) -> dict[str, File]:
         if path.startswith("plugins/filter/") and path not in files:
             filters |= filter_names(root / source)
         files[path] = file
-    names = Names(name, *(stems(files, kind) for kind in ("module_utils", "modules", "lookup")), frozenset(filters))
+    names = Names(name, stems(files, "module_utils"), stems(files, "modules"), stems(files, "lookup"), frozenset(filters))
     return {path: File(rewrite(path, file.content, names), file.executable) for path, file in sorted(files.items())}
 
 

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import yaml
 
+from primus_bootstrap.inventory import job_rules
 from tests.playbooks import run_playbook
-from tests.unit.test_workload_judge import ROLE, a_job
+from tests.unit.test_workload_judge import a_job
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,7 +25,7 @@ def test_plain_ansible_refuses_an_invalid_job(tmp_path: Path) -> None:
     done = run_playbook(
         tmp_path / "hosts.yaml", "workload.yml", "-e", f"@{tmp_path}/job.yml", environment={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
     )
-    expected = ROLE.problems(job, {"primus_watch": ["n1"], "workload_node": ["n2"]}, hosts)
+    expected = job_rules.problems(job, {"primus_watch": ["n1"], "workload_node": ["n2"]}, hosts)
 
     assert done.returncode == 2, done.stdout + done.stderr
     assert len(expected) == 2

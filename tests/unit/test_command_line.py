@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from ipaddress import IPv4Network
 from typing import TYPE_CHECKING, Any
@@ -139,7 +140,7 @@ def test_the_inventory_of_ssh_may_be_the_first_word(hosts: Path, monkeypatch: py
     started: list[list[str]] = []
     monkeypatch.setattr(fleet_verbs, "pin_host_keys", lambda *_: ())
     monkeypatch.setattr(fleet_verbs, "key_conflicts", lambda *_: ())
-    monkeypatch.setattr(fleet_verbs.os, "execvp", lambda _program, argv: started.append(argv))
+    monkeypatch.setattr(os, "execvp", lambda _program, argv: started.append(argv))
     CliRunner().invoke(app, [str(hosts) if word == "HOSTS" else word for word in words])
 
     assert [argv[-2:] for argv in started] == [["10.0.0.1", "uptime"]]

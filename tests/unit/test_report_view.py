@@ -26,7 +26,7 @@ def skipped(phase: str, check: str, host: str = "n1", *, word: Outcome = "skippe
 
 def report_of(*events: Event) -> Report:
     """Return the report of a run of two phases."""
-    done = [PhaseFinished("baseline", 20.0, ()), PhaseStarted("verify", 2, 2, HOSTS, 130.0), PhaseFinished("verify", 5.0, ())]
+    done: list[Event] = [PhaseFinished("baseline", 20.0, ()), PhaseStarted("verify", 2, 2, HOSTS, 130.0), PhaseFinished("verify", 5.0, ())]
     report = report_from_events(
         [
             RunStarted("r", "apply", "blue", 100.0, STEPS),

@@ -61,7 +61,9 @@ def write_run(
         RunStarted(run, verb, "blue", 1.0, steps),
         PhaseStarted("storage", 1, 2, HOSTS, 2.0),
         *events,
-        PhaseFinished("storage", 5.0, tuple((event.host, 0, 1, 0) for event in events if getattr(event, "status", "") == "changed")),
+        PhaseFinished(
+            "storage", 5.0, tuple((event.host, 0, 1, 0) for event in events if isinstance(event, HostResult) and event.status == "changed")
+        ),
         PhaseStarted("verify", 2, 2, HOSTS, 7.0),
         PhaseFinished("verify", 5.0, ()),
         Recap(lost, ()),
