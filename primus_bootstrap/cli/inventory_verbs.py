@@ -189,17 +189,19 @@ def import_(
 
     target = output or source.parent / DEFAULT_HOSTS
     imported = import_ini(source)
+    new_folder = not target.parent.exists()
     write_import(imported, target)
+    if new_folder:
+        say(f"created the folder {target.parent}")
     for change in imported.changes:
         say(f"{source}:{change.line}: {change.what}" if change.line else f"{source}: {change.what}")
     for name in ("group_vars", "host_vars"):
         if (source.parent / name).is_dir() and not (target.parent / name).is_dir():
             say(f"{source}: {source.parent / name} does not apply to {target}: copy it to {target.parent / name}")
     emit(f"wrote {target}")
-    result = validate_inventory(target)
-    if result.cluster is None:
+    if problems := (*imported.problems, *validate_inventory(target).problems):
         say("")
-        raise InventoryError(result.problems)
+        raise InventoryError(problems)
     say(f"Next: {program()} plan {short(target)}")
 
 

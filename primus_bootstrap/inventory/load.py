@@ -14,7 +14,7 @@ from primus_bootstrap.inventory.rules import all_rules, required
 from primus_bootstrap.inventory.rules import hosts as host_rules
 from primus_bootstrap.inventory.rules.context import ValidationContext
 from primus_bootstrap.inventory.schema import definition_checks
-from primus_bootstrap.inventory.schema.groups import load_old_names
+from primus_bootstrap.inventory.schema.names import nearest_group
 from primus_bootstrap.inventory.snapshot import file_sums, source_of
 from primus_bootstrap.inventory.source.source_map import SourceMap, map_source
 from primus_bootstrap.inventory.source.variable_files import VariableFiles, read_variable_files, unknown_owner_problems
@@ -199,7 +199,7 @@ class _Validator:
             source.display_path,
             expand=ansible_view.expand_hosts,
             encrypted=source.encrypted,
-            new_group_names=load_old_names()["groups"],
+            suggest_group=nearest_group,
         )
         return source_map, [*problems, *source_map.problems]
 
@@ -219,15 +219,17 @@ class _Validator:
             name: tuple(host.name for host in group.get_hosts()) for name, group in inventory.groups.items()
         }
         depths = {name: (group.depth, group.priority) for name, group in inventory.groups.items()}
-        variable_index = VariableIndex(groups, depths, index_definitions(definitions))
+        host_origins = source_map.host_origins()
+        # The host of a file in host_vars/ may be missing in hosts.yaml; `unknown_owner_problems` reports the file.
+        effective = [one for one in definitions if one.kind == "group" or one.targets[0] in host_origins]
+        variable_index = VariableIndex(groups, depths, index_definitions(effective))
         view = ansible_view.ManagersView(
             self.loader, inventory, variable_manager, self.vault, tuple(files.encrypted), variable_index.origin
         )
-        host_origins = source_map.host_origins()
         resolver = AddressResolver(variable_index, view)
         context = ValidationContext(str(self.display_path), source_map, groups, host_origins, variable_index, view, resolver)
         found = (
-            *unknown_owner_problems(files, groups, host_origins),
+            *unknown_owner_problems(files, groups, host_origins, suggest_group=nearest_group),
             *all_rules.check(context),
             *required.check(context, encrypted_owners=[file.owner for file in files.encrypted]),
         )

@@ -247,12 +247,41 @@ def test_file_that_is_not_utf8_is_refused_with_its_line(tmp_path: Path) -> None:
 
 
 def test_renamed_variable_in_group_vars_is_named_with_its_line(tmp_path: Path) -> None:
-    """A template in group_vars or host_vars that uses a renamed variable must be edited too; comments do not count."""
+    """A template in group_vars or host_vars that uses a renamed variable is a problem; comments do not count."""
     folder = tmp_path / "group_vars" / "all"
     folder.mkdir(parents=True)
     (folder / "net.yml").write_text("# my_net was here\nkube_pods_subnet: '{{ my_net }}'\nother: my_network\n")
-    _, _, changes = imported(tmp_path, "[gpu_node]\nn1\n[all:vars]\nmy_net=10.9.0.0/16\n")
+    (tmp_path / "hosts.ini").write_text("[gpu_node]\nn1\n[all:vars]\nmy_net=10.9.0.0/16\n")
 
-    assert [line for line in changes.splitlines() if "group_vars" in line] == [
-        "0: group_vars/all/net.yml:2 uses my_net: rename it to site_my_net there"
-    ]
+    (problem,) = import_ini(tmp_path / "hosts.ini").problems
+
+    assert (problem.file, problem.line) == (str(folder / "net.yml"), 2)
+    assert (problem.what, problem.fix) == ("uses my_net, which is now site_my_net", "rename it to site_my_net")
+
+
+@pytest.mark.parametrize(
+    ("content", "what", "fix"),
+    [
+        ("[gpu_node]\nmünchen\n".encode("utf-16"), "is not UTF-8", "iconv -f UTF-16 -t UTF-8"),
+        (b"\xfe\xff" + "[gpu_node]\nn1\n".encode("utf-16-be"), "is not UTF-8", "iconv -f UTF-16 -t UTF-8"),
+        (b"\x7fELF\x02\x01\x00\xff", "is not a text file", "name the INI inventory"),
+    ],
+)
+def test_encoding_is_named_by_the_byte_order_mark(tmp_path: Path, content: bytes, what: str, fix: str) -> None:
+    """The fix converts UTF-16 from UTF-16, and binary data is not converted."""
+    path = tmp_path / "hosts.ini"
+    path.write_bytes(content)
+    with pytest.raises(InventoryError) as caught:
+        import_ini(path)
+
+    (problem,) = caught.value.problems
+    assert problem.what == what
+    assert fix in problem.fix
+
+
+def test_ansible_prints_no_warnings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Ansible warns about a name that the import replaces."""
+    data, _, _ = imported(tmp_path, "[gpu_node]\nn1 my-bad=3\n")
+
+    assert data["all"]["children"]["gpu_node"]["hosts"] == {"n1": {"site_my_bad": 3}}
+    assert capsys.readouterr().err == ""

@@ -58,6 +58,16 @@ def test_variable_of_an_earlier_release_names_the_new_one_or_the_reason(monkeypa
     assert names.explain_unknown_variable("redis_sysfs_root") == ("redis_sysfs_root was removed: the path is fixed", "delete it")
 
 
+def test_old_name_of_a_variable_of_ansible_names_the_new_one() -> None:
+    """It is not suggested by similarity."""
+    assert names.explain_unknown_variable("ansible_sudo") == ("ansible_sudo has a new name", "rename it to ansible_become")
+
+
+def test_suggested_name_of_an_own_variable_is_a_name() -> None:
+    """Other characters than letters, digits and `_` are replaced."""
+    assert "rename it to site_x_lab_values if" in names.explain_unknown_variable("x-lab-values")[1]
+
+
 @pytest.mark.parametrize(
     ("wrong", "right"),
     [
@@ -75,6 +85,10 @@ def test_variable_of_an_earlier_release_names_the_new_one_or_the_reason(monkeypa
         ("gpunode", "gpu_node"),
         ("hpc_node", ""),
         ("control_plane", ""),
+        ("kube-masters", "kube_control_plane"),
+        ("kube_masters", "kube_control_plane"),
+        ("slurm-masters", "slurm_controller"),
+        ("gpu-node-berlin", ""),
         ("registry", ""),
         ("slurmd", ""),
         ("containerd", ""),

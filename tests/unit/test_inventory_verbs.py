@@ -162,6 +162,19 @@ def test_import_with_problems_keeps_the_file(tmp_path: Path) -> None:
     assert {problem.file for problem in caught.value.problems} == {str(tmp_path / "hosts.yaml")}
 
 
+def test_import_fails_if_a_variable_file_uses_an_old_name(tmp_path: Path) -> None:
+    """The new file is valid by itself, but a template in group_vars would be undefined."""
+    source = tmp_path / "old.ini"
+    source.write_text("[gpu_node]\nn1 ansible_host=10.0.0.1\n[all:vars]\nmy_net=10.9.0.0/16\n")
+    (tmp_path / "group_vars").mkdir()
+    (tmp_path / "group_vars" / "all.yml").write_text("kube_pods_subnet: '{{ my_net }}'\n")
+    with pytest.raises(InventoryError) as caught:
+        run("import", source)
+
+    (problem,) = caught.value.problems
+    assert (problem.file, problem.line, problem.fix) == (str(tmp_path / "group_vars" / "all.yml"), 1, "rename it to site_my_net")
+
+
 def test_missing_secrets_are_generated(demo: Path) -> None:
     """The generated secrets are encrypted and make the inventory valid. They are not printed, and a second run does nothing."""
     with pytest.raises(InventoryError):
@@ -293,4 +306,5 @@ def test_import_to_another_folder_names_the_variable_folders(tmp_path: Path) -> 
     result = run("import", source, "--output", tmp_path / "new" / "hosts.yaml")
 
     assert f"copy it to {tmp_path / 'new' / 'group_vars'}" in result.stderr
+    assert f"created the folder {tmp_path / 'new'}\n" in result.stderr
     assert (tmp_path / "new" / "hosts.yaml").exists()

@@ -34,7 +34,7 @@ def use_shipped_settings() -> None:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Write Ansible's warnings to the debug log. The rules report the same mistakes with their positions."""
     output = io.StringIO()
     with contextlib.redirect_stderr(output), contextlib.redirect_stdout(output):
@@ -108,7 +108,7 @@ class ManagersView:
         from ansible.errors import AnsibleError  # noqa: PLC0415
 
         try:
-            with _quiet():
+            with quiet():
                 return tuple(host.name for host in self.inventory.get_hosts(pattern) if not host.implicit)
         except AnsibleError as error:
             fix = "use the names of hosts and groups in hosts.yaml"
@@ -123,13 +123,13 @@ class ManagersView:
         entry = self.inventory.get_host(host)
         if entry is None or entry.implicit:
             raise PlanError(f"no such host: {host}", fix="use the name of a host in hosts.yaml")
-        with _quiet():
+        with quiet():
             raw = self.variable_manager.get_vars(host=entry)
         return HostVariables(self, host, raw)
 
     def read_templates(self, path: Path) -> Any:
         """Return the content of a YAML file of this package; its strings may be templates."""
-        with _quiet():
+        with quiet():
             return self.loader.load_from_file(str(path), cache="all", unsafe=True, trusted_as_template=True)
 
     def role_scope(self, host: str, sources: RoleSources) -> Callable[[Any], Any]:
@@ -146,7 +146,7 @@ class ManagersView:
         for path in sources.defaults:
             filter_loader.add_directory(str(path.parents[1] / "filter_plugins"))  # filters that the role's variables use
             variables |= self.read_templates(path) or {}
-        with _quiet():
+        with quiet():
             variables |= self.variable_manager.get_vars(host=self.inventory.get_host(host))
         for path in sources.overrides:
             variables |= self.read_templates(path) or {}
@@ -154,7 +154,7 @@ class ManagersView:
 
         def resolve(value: Any) -> Any:
             try:
-                with _quiet(), self.vault.active():
+                with quiet(), self.vault.active():
                     return _plain(templar.template(value))
             except AnsibleError as error:
                 raise ValueError(str(error).splitlines()[0]) from error
@@ -202,7 +202,7 @@ def _resolve(view: ManagersView, host: str, name: str, raw: Mapping[str, Any]) -
     if isinstance(value, str) and "{" not in value:
         return str(value)
     try:
-        with _quiet(), view.vault.active():
+        with quiet(), view.vault.active():
             return _plain(Templar(loader=view.loader, variables=dict(raw)).template(value))
     except AnsibleError as error:
         raise InventoryError([_unresolved(view, host, name, error)]) from error
@@ -274,7 +274,7 @@ def open_view(  # noqa: PLR0913, PLR0917 - paths, loader and passwords of one in
     real = path.parent.resolve()
     for file in encrypted:
         loader._FILE_CACHE[str(real / file.relative_to(path.parent))] = {}  # noqa: SLF001 - the managers read through this cache
-    with _quiet(), garbage_collection_off(), vault.active():
+    with quiet(), garbage_collection_off(), vault.active():
         inventory = InventoryManager(loader=loader, sources=[str(path)], parse=False)
         data = inventory._inventory  # noqa: SLF001 - parse_sources() would turn an error into a warning
         data.current_source = str(original)  # becomes inventory_file and inventory_dir

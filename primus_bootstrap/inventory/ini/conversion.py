@@ -6,12 +6,12 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from primus_bootstrap.core.errors import PlanError
+from primus_bootstrap.core.errors import PlanError, Problem
 from primus_bootstrap.core.suggestions import nearest
 from primus_bootstrap.inventory.ini.hosts_yaml_text import render
 from primus_bootstrap.inventory.ini.ini_source import Entry, Section, Variable, read_ini
 from primus_bootstrap.inventory.schema.groups import load_earlier_variables, load_groups, load_old_names
-from primus_bootstrap.inventory.schema.names import OWN_PREFIX, is_known_variable, known_variables
+from primus_bootstrap.inventory.schema.names import is_known_variable, known_variables, own_name
 from primus_bootstrap.inventory.schema.specs import load_options
 
 if TYPE_CHECKING:
@@ -32,10 +32,11 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """The text of the new hosts.yaml, and the changes in the order of the INI file."""
+    """The text of the new hosts.yaml, the changes in the order of the INI file, and what the user must correct in other files."""
 
     text: str
     changes: tuple[Change, ...]
+    problems: tuple[Problem, ...]
 
 
 def import_ini(path: Path) -> Imported:
@@ -51,7 +52,8 @@ def import_ini(path: Path) -> Imported:
     conversion.convert_values()
     conversion.merge_duplicate_entries()
     conversion.record_missing_parts(path.parent)
-    return Imported(render(tuple(conversion.groups.values()), source=path.name), tuple(sorted(set(conversion.changes), key=_sort_key)))
+    text = render(tuple(conversion.groups.values()), source=path.name)
+    return Imported(text, tuple(sorted(set(conversion.changes), key=_sort_key)), tuple(conversion.problems))
 
 
 def write_import(imported: Imported, target: Path) -> None:
@@ -82,6 +84,7 @@ class _Conversion:
         self._old_variables = {**load_earlier_variables()["renamed"], **load_old_names()["variables"]}
         self.groups = {section.name: section for section in sections}
         self.changes: list[Change] = []
+        self.problems: list[Problem] = []
         self._renamed: dict[str, str] = {}
 
     def _record(self, line: int, what: str) -> None:
@@ -140,7 +143,7 @@ class _Conversion:
             elif near:
                 self._record(numbers[0], f"variable {old} is unknown and was kept{count}: did you mean {near}?")
             else:
-                self._renamed[old] = f"{OWN_PREFIX}{re.sub(r'[^A-Za-z0-9_]', '_', old)}"
+                self._renamed[old] = own_name(old)
                 self._record(
                     numbers[0], f"variable {old} is now {self._renamed[old]}{count}: no role, Kubespray or Ansible setting has that name"
                 )
@@ -229,7 +232,7 @@ class _Conversion:
             self._record(0, f"kept as groups of your own, which no role uses: {', '.join(unknown)}")
 
     def _record_old_names_in(self, folder: Path) -> None:
-        """Record the lines of group_vars and host_vars that still use a renamed variable in a template."""
+        """Record the lines of group_vars and host_vars that still use the old name of a variable, which is now undefined."""
         old_variables = [name for name in self._renamed if name not in self._old_groups and name not in self.groups]
         if not old_variables:
             return
@@ -238,7 +241,8 @@ class _Conversion:
         for path in files:
             for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
                 for old in dict.fromkeys(() if line.lstrip().startswith("#") else used.findall(line)):
-                    self._record(0, f"{path.relative_to(folder)}:{number} uses {old}: rename it to {self._renamed[old]} there")
+                    new = self._renamed[old]
+                    self.problems.append(Problem(str(path), number, f"uses {old}, which is now {new}", f"rename it to {new}", "renamed"))
 
     def _variables(self) -> Iterable[tuple[Section, Entry, Variable]]:
         for section in self.groups.values():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -15,10 +16,12 @@ from ansible.plugins.inventory.ini import InventoryModule
 from ansible.utils.shlex import shlex_split
 
 from primus_bootstrap.core.errors import InventoryError, Problem
+from primus_bootstrap.inventory.ansible.view import quiet
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+_NO_TEXT = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
 _SECRET_IN_COMMENT = re.compile(r"(\w*(?:password|passwd|_pass|secret|token)\w*)\s*=\s*\S.*")
 
 
@@ -78,11 +81,23 @@ def read_ini(path: Path) -> tuple[Section, ...]:
         raise InventoryError(
             [Problem(str(path), 0, f"cannot be read: {error.strerror}", "check the path and its permissions", "unreadable")]
         ) from error
+    return _Reader(path).read(_decode(path, content).splitlines())
+
+
+def _decode(path: Path, content: bytes) -> str:
+    """Return the text of a file.
+
+    Raises:
+        InventoryError: It is not UTF-8. A byte order mark names the encoding; bytes that no text has mean that it is no text.
+    """
+    utf16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    if not utf16 and _NO_TEXT.search(content):
+        raise InventoryError([Problem(str(path), 0, "is not a text file", "name the INI inventory of the cluster", "encoding")])
     try:
-        return _Reader(path).read(content.decode("utf-8-sig").splitlines())
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content[: error.start].count(b"\n") + 1
-        fix = f"convert the file: iconv -f LATIN1 -t UTF-8 {path} > {path}.utf8"
+        fix = f"convert the file: iconv -f {'UTF-16' if utf16 else 'LATIN1'} -t UTF-8 {path} > {path}.utf8"
         raise InventoryError([Problem(str(path), line, "is not UTF-8", fix, "encoding")]) from error
 
 
@@ -130,7 +145,8 @@ class _Reader:
         plugin._compile_patterns()  # noqa: SLF001
         self._check_own_children(lines)
         try:
-            plugin._parse(lines)  # noqa: SLF001
+            with quiet():
+                plugin._parse(lines)  # noqa: SLF001
         except (AnsibleError, ValueError) as error:
             what = f"Ansible cannot read this as INI: {error}"
             line = plugin._origin.line_num or 0  # noqa: SLF001

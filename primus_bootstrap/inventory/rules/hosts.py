@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from primus_bootstrap.inventory.ansible.addresses import Address, group_by_value, looks_like_address, parse_address
+from primus_bootstrap.inventory.ansible.addresses import Address, group_by_value, parse_address
+from primus_bootstrap.inventory.rules import connection_values
+from primus_bootstrap.inventory.rules.address_values import bad_ansible_host, bad_ip
 from primus_bootstrap.inventory.schema.names import is_ansible_secret
 from primus_bootstrap.inventory.source.yaml_values import is_deferred, is_null, is_template, value_of
 
@@ -25,8 +27,6 @@ _KUBE_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-
 _IP_VARIABLES = ("ip", "access_ip", "ip6", "access_ip6")
 _PORT_VARIABLES = ("ansible_port", "ansible_ssh_port")
 _PORT_IN_NAME = re.compile(r".*[^:]:\d+")
-# A DNS name or the alias of an SSH configuration, or an IPv6 address with a zone.
-_REACHABLE_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9_])?\.?|[0-9A-Fa-f:.]+%[A-Za-z0-9._-]+")
 # Linux: HOST_NAME_MAX of hostname(7). DNS: RFC 1035 section 2.3.4. Kubernetes: the value of the label kubernetes.io/hostname,
 # https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#syntax-and-character-set
 _LONGEST_HOST_NAME, _LONGEST_DNS_LABEL, _LONGEST_KUBE_NAME = 64, 63, 63
@@ -112,10 +112,17 @@ def kube_host_name(context: ValidationContext) -> Iterator[Problem]:
     for host in sorted(context.kubernetes_hosts):
         if not _KUBE_NAME.fullmatch(host):
             origin = context.host_origins[host]
-            fix = f"rename it to {host.lower().replace('_', '-')}"
+            name = _kube_name(host)
+            fix = f"rename it to {name}" if name and name not in context.host_origins else "use another name for this host"
             yield origin.problem(
                 f"{host}: the name of a Kubernetes node must contain only lower-case letters, digits, `-` and `.`", fix, "kube-host-name"
             )
+
+
+def _kube_name(host: str) -> str:
+    """Return the name of a Kubernetes node that is most similar to a host name; empty if there is none."""
+    labels = (label.strip("-") for label in host.lower().replace("_", "-").split("."))
+    return ".".join(label for label in labels if label)
 
 
 def no_value(context: ValidationContext) -> Iterator[Problem]:
@@ -154,46 +161,8 @@ def unresolvable(context: ValidationContext) -> Iterator[Problem]:
 def not_an_address(context: ValidationContext) -> Iterator[Problem]:
     """Report invalid IP addresses."""
     for variable in _IP_VARIABLES:
-        yield from _check_values(context, variable, _bad_ip)
-    yield from _check_values(context, "ansible_host", _bad_ansible_host)
-
-
-def _bad_ip(variable: str, text: str) -> tuple[str, str] | None:
-    address = parse_address(text)
-    version = 6 if variable.endswith("6") else 4
-    if address is None:
-        return (f"{variable}: `{text}` is not an IP address", _address_fix(text))
-    if version == 6 and address.version == 4:
-        return (f"{variable}: `{text}` is an IPv4 address", f"set {variable.removesuffix('6')} instead")
-    if address.is_unspecified or address.is_multicast or address.is_loopback:
-        return (f"{variable}: other hosts cannot reach `{text}`", "set the host's address on the cluster's network")
-    return None
-
-
-def _bad_ansible_host(variable: str, text: str) -> tuple[str, str] | None:
-    if parse_address(text):
-        return None
-    if looks_like_address(text):
-        return (f"{variable}: `{text}` is not a valid IP address", _address_fix(text))
-    if _REACHABLE_NAME.fullmatch(text):
-        return None
-    return (f"{variable}: `{text}` is neither an IP address nor a host name", _address_fix(text))
-
-
-def _address_fix(text: str) -> str:
-    if text.startswith("[") and parse_address(text.strip("[]")):
-        return f"write it without brackets: {text.strip('[]')}"
-    if "[" in text:
-        return "a range is allowed in the name of a host only; set an address for each host"
-    if "/" in text and parse_address(text.partition("/")[0]):
-        return f"write it without the prefix length: {text.partition('/')[0]}"
-    if text.count(":") == 1 and parse_address(text.partition(":")[0]):
-        return f"write {text.partition(':')[0]}, and set ansible_port: {text.partition(':')[2]}"
-    parts = text.split(".")
-    if len(parts) == 4 and all(part.isdigit() for part in parts):
-        plain = ".".join(str(int(part)) for part in parts)
-        return f"write {plain}" if parse_address(plain) else "use numbers from 0 to 255"
-    return "write an address such as 10.0.0.1"
+        yield from _check_values(context, variable, bad_ip)
+    yield from _check_values(context, "ansible_host", bad_ansible_host)
 
 
 def _check_values(
@@ -209,6 +178,12 @@ def _check_values(
             reported.add(place)
             suffix = f" (for {address.host})" if is_template(address.definition.node) else ""
             yield origin.problem(found[0] + suffix, found[1], rule)
+
+
+def connection_value(context: ValidationContext) -> Iterator[Problem]:
+    """Report values of connection variables that Ansible would reject when it connects."""
+    for variable, check in connection_values.CHECKS.items():
+        yield from _check_values(context, variable, check, rule="connection")
 
 
 def duplicate_address(context: ValidationContext) -> Iterator[Problem]:
@@ -391,6 +366,7 @@ RULES: tuple[Rule, ...] = (
     no_value,
     unresolvable,
     not_an_address,
+    connection_value,
     duplicate_address,
     near_host,
     bad_port,

@@ -37,7 +37,7 @@ def node_blocks(context: ValidationContext) -> Iterator[Problem]:
     """Report a pod subnet that cannot hold the nodes.
 
     Kubernetes gives each node one block of kube_network_node_prefix. Calico gives out smaller blocks by itself, and nodes without a block
-    borrow addresses unless strict affinity forbids it: https://docs.tigera.io/calico/latest/reference/resources/ippool#block-sizes.
+    borrow addresses unless strict affinity forbids it. Its pool has at least one block: https://docs.tigera.io/calico/latest/reference/resources/ippool#block-sizes.
     """
     count = len(_nodes(context))
     if not count or is_existing_kubernetes(context):
@@ -51,6 +51,9 @@ def node_blocks(context: ValidationContext) -> Iterator[Problem]:
             yield from _too_few_blocks(context, subnet, node_prefix, _number(values, node_prefix), count)
         elif values["calico_ipam_strictaffinity"] is True:
             yield from _too_few_blocks(context, subnet, calico_blocks, _number(values, calico_blocks), count)
+        elif _is_below_one_block(values, calico_blocks, subnet):
+            what = f"{subnet} is smaller than one of Calico's blocks, a /{values[calico_blocks]} ({calico_blocks})"
+            yield _origin(context, subnet).problem(what, _larger(subnet, values[calico_blocks], count), "node-prefix")
         elif subnet.network.num_addresses < count:
             what = f"{subnet} has {subnet.network.num_addresses} addresses, too few for {count} nodes"
             yield _origin(context, subnet).problem(what, _larger(subnet, subnet.network.max_prefixlen, count), "node-prefix")
@@ -84,6 +87,11 @@ def _too_few_blocks(context: ValidationContext, subnet: Subnet, name: str, prefi
     what = f"{subnet} has {_blocks(subnet, prefix)} blocks of /{prefix} ({name}), too few for {count} nodes"
     origin = _set_at(context, name) or _origin(context, subnet)
     yield origin.problem(what, _larger(subnet, prefix, count), "node-prefix")
+
+
+def _is_below_one_block(values: Mapping[str, Any], name: str, subnet: Subnet) -> bool:
+    prefix = _number(values, name)
+    return prefix is not None and prefix < subnet.network.prefixlen
 
 
 def _larger(subnet: Subnet, prefix: int, count: int) -> str:

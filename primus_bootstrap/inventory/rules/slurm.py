@@ -38,7 +38,10 @@ def slurm_host_names(context: ValidationContext) -> Iterator[Problem]:
             yield context.host_origins[host].problem(what, fix, "slurm-host-name")
     first: dict[str, str] = {}
     for host in context.groups.get("slurm_node", ()):
-        other = first.setdefault(_short(host), host)
+        if _short(host).upper() == "DEFAULT":
+            what = f"{host}: in slurm.conf, NodeName=DEFAULT sets the defaults of the other nodes"
+            yield context.host_origins[host].problem(what, "use another name for this host", "slurm-host-name")
+        other = first.setdefault(_short(host).lower(), host)
         if other != host and not parse_address(host):
             what = f"{host} and {other} have the same short host name {_short(host)}, which is the name of a node in Slurm"
             yield context.host_origins[host].problem(what, "give each host a different short name", "slurm-host-name")

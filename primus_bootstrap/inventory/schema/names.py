@@ -5,6 +5,9 @@ from __future__ import annotations
 import difflib
 import re
 from functools import cache
+from pathlib import Path
+
+import yaml
 
 from primus_bootstrap.core.suggestions import nearest
 from primus_bootstrap.inventory.schema.groups import load_earlier_variables, load_groups, load_kubespray_variables, load_old_names
@@ -46,6 +49,23 @@ def ansible_variables() -> frozenset[str]:
     return frozenset(name for name in names if name.startswith("ansible_")) | _SPECIAL
 
 
+def usual_plugins(kind: str) -> tuple[str, ...]:
+    """Return the names of the `connection` or `become` plugins for SSH hosts."""
+    return dict(_PLUGINS)[kind]
+
+
+@cache
+def is_ansible_plugin(kind: str, name: str) -> bool:
+    """Return whether Ansible knows a `connection` or `become` plugin. The full name of a collection's plugin is not checked."""
+    import ansible  # noqa: PLC0415
+
+    folder = Path(ansible.__file__).parent
+    if name == "smart" or "." in name or (folder / "plugins" / kind / f"{name}.py").is_file():
+        return True
+    routing = yaml.load((folder / "config" / "ansible_builtin_runtime.yml").read_bytes(), Loader=yaml.CSafeLoader)["plugin_routing"]
+    return name in routing.get(kind, ())  # short names of plugins that have moved to collections
+
+
 @cache
 def known_variables() -> frozenset[str]:
     """Return every variable that hosts.yaml may set, without the user's own."""
@@ -65,13 +85,18 @@ def is_ansible_secret(name: str) -> bool:
 def explain_unknown_variable(name: str) -> tuple[str, str]:
     """Return what is wrong with a variable that hosts.yaml may not set, and the fix."""
     earlier = load_earlier_variables()
-    if new_name := earlier["renamed"].get(name):
+    if new_name := earlier["renamed"].get(name) or load_old_names()["variables"].get(name):
         return f"{name} has a new name", f"rename it to {new_name}"
     if reason := earlier["removed"].get(name):
         return f"{name} was removed: {reason}", "delete it"
     near = nearest_variable(name)
-    fix = f"did you mean {near}?" if near else f"delete it, or rename it to {OWN_PREFIX}{name} if it is a variable of your own"
+    fix = f"did you mean {near}?" if near else f"delete it, or rename it to {own_name(name)} if it is a variable of your own"
     return f"{name}: neither a role nor Kubespray nor Ansible has this variable", fix
+
+
+def own_name(name: str) -> str:
+    """Return the name that a variable of the user's own may have."""
+    return OWN_PREFIX + re.sub(r"\W", "_", name, flags=re.ASCII)
 
 
 @cache
@@ -87,11 +112,14 @@ def nearest_group(name: str) -> str:
     """
     if name in ("All", "ALL"):
         return "all"
-    if new_name := load_old_names()["groups"].get(name):
+    old_names = load_old_names()["groups"]
+    if new_name := old_names.get(name):
         return new_name
-    if any(name.startswith((f"{known}_", OWN_PREFIX)) for known in load_groups()):
+    if any(_normalized(name).startswith((f"{known}_", OWN_PREFIX)) for known in load_groups()):
         return ""
-    return nearest(name, [known for known in load_groups() if _may_be_misspelt(name, known)], cutoff=_SIMILAR_GROUP)
+    meanings = {_normalized(old): new for old, new in old_names.items()} | {known: known for known in load_groups()}
+    match = nearest(name, [known for known in meanings if _may_be_misspelt(name, known)], cutoff=_SIMILAR_GROUP)
+    return meanings.get(match, "")
 
 
 def _may_be_misspelt(name: str, known: str) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import yaml
@@ -18,7 +19,7 @@ from primus_bootstrap.inventory.cluster import Origin
 from primus_bootstrap.inventory.source.yaml_values import entries, is_null, line_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Sequence
 
 SECTIONS = ("hosts", "vars", "children")
 _NAME = re.compile(r"[^\W\d]\w*", re.ASCII)
@@ -28,6 +29,16 @@ _BRACKETED = re.compile(r"^\[([^\[\]]*)\](?::\d+)?$")
 _MAX_HOSTS = 200_000
 _NULL = "tag:yaml.org,2002:null"
 _STR = "tag:yaml.org,2002:str"
+# Names of mappings that hold only anchors: https://docs.docker.com/reference/compose-file/extension/ and
+# https://docs.gitlab.com/ci/jobs/#hide-a-job
+_ANCHOR_NAMES = ("x-", ".")
+# What the keys of a section are, and how to indent a section that is among them.
+_EXPECTED = {
+    "hosts": ("host", "one level less, under group `{group}`"),
+    "vars": ("variable", "one level less, under group `{group}`"),
+    "children": ("group", "one level less"),
+}
+_ANCHOR_FIX = "move it to the beginning of `vars:` of `all`, with a name such as `site_common`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +97,7 @@ def map_source(
     *,
     expand: Callable[[str], list[str]],
     encrypted: bool = False,
-    new_group_names: Mapping[str, str] | None = None,
+    suggest_group: Callable[[str], str] | None = None,
 ) -> SourceMap:
     """Return the map of one hosts.yaml.
 
@@ -95,9 +106,9 @@ def map_source(
         display_path: The path that problems show.
         expand: Expands a host range as Ansible does; it raises ValueError for an invalid one.
         encrypted: Whether the file is encrypted with Vault.
-        new_group_names: The new name of each old group name, for fixes.
+        suggest_group: Returns the known group that a name probably means, or an empty string.
     """
-    walk = _Walk(display_path, expand, encrypted=encrypted, new_group_names=new_group_names or {})
+    walk = _Walk(root, display_path, expand, encrypted=encrypted, suggest_group=suggest_group or (lambda _name: ""))
     if not isinstance(root, yaml.MappingNode):
         kind = "a list" if isinstance(root, yaml.SequenceNode) else "a single value"
         walk.problem(root, f"is {kind}; an inventory is a mapping of groups", "begin the file with `all:`", "top-level")
@@ -108,7 +119,12 @@ def map_source(
 
 
 def host_name_fault(name: str) -> tuple[str, str] | None:
-    """Return what is wrong with the characters of a host name and the fix, or None."""
+    """Return what is wrong with a host name and the fix, or None."""
+    if name in SECTIONS:
+        return (
+            f"`{name}` cannot be the name of a host",
+            "choose another name; hosts.yaml uses `hosts`, `vars` and `children` for its structure",
+        )
     if _HOST.fullmatch(name):
         return None
     return f"`{name}` is not a valid host name", "use letters, digits, `-`, `_` and `.`; begin and end with a letter or digit"
@@ -118,10 +134,17 @@ class _Walk:
     """Walks over the nodes and fills a `SourceMap`."""
 
     def __init__(
-        self, display_path: str, expand: Callable[[str], list[str]], *, encrypted: bool, new_group_names: Mapping[str, str]
+        self,
+        root: yaml.Node,
+        display_path: str,
+        expand: Callable[[str], list[str]],
+        *,
+        encrypted: bool,
+        suggest_group: Callable[[str], str],
     ) -> None:
+        self.root = root
         self.display_path = display_path
-        self.new_group_names = new_group_names
+        self.suggest_group = suggest_group
         self.encrypted = encrypted
         self.expand = expand
         self.source_map = SourceMap()
@@ -133,11 +156,14 @@ class _Walk:
         return Origin(self.display_path, line_of(node))
 
     def top(self, root: yaml.MappingNode) -> None:
+        if sections := [key for key, _ in entries(root) if key.value in SECTIONS]:
+            names, verb, pronoun = _words(sections)
+            what = f"{names} {verb} at the top level, where Ansible reads {pronoun} as the name of a group"
+            self.problem(sections[0], what, f"insert `all:` above {pronoun} and indent {names}", "structure")
         for key, body in entries(root):
-            if key.value in SECTIONS:
-                what = f"`{key.value}` is at the top level, where Ansible reads it as the name of a group"
-                self.problem(key, what, f"insert `all:` above it and indent `{key.value}`", "structure")
-            elif key.value == "plugin":
+            if key in sections:
+                continue
+            if key.value == "plugin":
                 what = "is the configuration of an inventory plugin, not an inventory"
                 self.problem(key, what, "name the hosts.yaml of the cluster", "structure")
             else:
@@ -145,6 +171,10 @@ class _Walk:
 
     def group(self, key: yaml.Node, body: yaml.Node, parent: str) -> None:
         name = str(key.value)
+        if self._is_anchor(name, body):
+            what = f"`{name}` holds values for aliases, but Ansible reads it as a group"
+            self.problem(key, what, _ANCHOR_FIX, "group-name")
+            return
         if not self._good_group_name(key):
             return
         self.source_map.groups.append(GroupEntry(name, parent, self.at(key)))
@@ -159,23 +189,33 @@ class _Walk:
 
     def _good_group_name(self, key: yaml.Node) -> bool:
         name = str(key.value)
-        if key.tag == _STR and _NAME.fullmatch(name) and name not in SECTIONS:
+        if key.tag == _STR and _NAME.fullmatch(name):
             return True
-        if key.tag == _STR and name in SECTIONS:
-            self.problem(key, f"`{name}` is where the name of a group is expected", "indent it one level less", "structure")
-            return False
         if key.tag != _STR:
             self.problem(key, f"group name `{name}` is not a string in YAML", "rename the group: begin with a letter", "group-name")
             return False
-        plain = self.new_group_names.get(name) or re.sub(r"\W", "_", name, flags=re.ASCII)
+        plain = self.suggest_group(name) or re.sub(r"\W", "_", name, flags=re.ASCII)
         fix = f"rename it to `{plain}`" if _NAME.fullmatch(plain) else "rename the group: begin with a letter"
-        if name.startswith("x-"):
-            fix = "move it under `vars:` of `all`, where an anchor may be defined, with a name such as `site_common`"
         self.problem(key, f"group name `{name}` must contain only letters, digits and `_`", fix, "group-name")
         return False
 
+    def _is_anchor(self, name: str, body: yaml.Node) -> bool:
+        """Return whether a mapping is no group, but the values of an anchor: by its name, or because aliases use it."""
+        if not isinstance(body, yaml.MappingNode) or not body.value or any(key.value in SECTIONS for key, _ in entries(body)):
+            return False
+        return name.startswith(_ANCHOR_NAMES) or (not self.suggest_group(name) and _is_aliased(self.root, body))
+
+    def _report_sections(self, keys: Sequence[yaml.Node], kind: str, level: str) -> None:
+        """Report sections that are indented wrongly, all of one mapping together."""
+        if keys:
+            names, verb, pronoun = _words(keys)
+            self.problem(keys[0], f"{names} {verb} where the name of a {kind} is expected", f"indent {pronoun} {level}", "structure")
+
     def _section(self, group: str, key: yaml.Node, content: yaml.Node) -> None:
         section = str(key.value)
+        if section not in SECTIONS and self._is_anchor(section, content):
+            self.problem(key, f"`{section}` in group `{group}` holds values for aliases", _ANCHOR_FIX, "structure")
+            return
         if section not in SECTIONS:
             near = nearest(section, SECTIONS)
             fix = f"did you mean `{near}`?" if near else f"move a group under `children:`, or a variable under `vars:`, of `{group}`"
@@ -184,16 +224,21 @@ class _Walk:
         if is_null(content):
             return
         if isinstance(content, yaml.MappingNode):
-            pairs: Iterator[tuple[yaml.Node, yaml.Node]] = entries(content)
+            pairs = list(entries(content))
         elif content.tag == _STR and section != "vars" and isinstance(content, yaml.ScalarNode) and content.value.strip():
             # Ansible reads `hosts: gpu1` as one entry.
-            pairs = iter([(content, yaml.ScalarNode(_NULL, "", content.start_mark, content.end_mark))])
+            pairs = [(content, yaml.ScalarNode(_NULL, "", content.start_mark, content.end_mark))]
         else:
             what = f"`{section}` of group `{group}` is {_kind(content)}, not a mapping"
             fix = "write `name: value`" if section == "vars" else "write `name:` instead of `- name`"
             self.problem(content, what, fix, "structure")
             return
+        misplaced = [name for name, _ in pairs if name.value in SECTIONS]
+        kind, level = _EXPECTED[section]
+        self._report_sections(misplaced, kind, level.format(group=group))
         for name, body in pairs:
+            if name in misplaced:
+                continue
             if section == "vars":
                 self._definition(name, body, "group", (group,))
             elif section == "children":
@@ -203,10 +248,6 @@ class _Walk:
 
     def _hosts(self, group: str, key: yaml.Node, body: yaml.Node) -> None:
         pattern = str(key.value)
-        if pattern in SECTIONS:
-            what = f"`{pattern}` is where the name of a host is expected"
-            self.problem(key, what, f"indent it one level less, so that it is a part of group `{group}`", "structure")
-            return
         hosts = self._names(key)
         if not hosts:
             return
@@ -217,8 +258,11 @@ class _Walk:
             what = f"host `{pattern}` has {_kind(body)} instead of a mapping of variables"
             self.problem(body, what, "write each of its variables as `name: value` on a separate line", "host-variables")
             return
+        misplaced = [name for name, _ in entries(body) if name.value in SECTIONS]
+        self._report_sections(misplaced, "variable", f"two levels less, under group `{group}`")
         for name, value in entries(body):
-            self._definition(name, value, "host", hosts)
+            if name not in misplaced:
+                self._definition(name, value, "host", hosts)
 
     def _names(self, key: yaml.Node) -> tuple[str, ...]:
         """Return the host names that a key expands to. If it is invalid, report a problem and return none."""
@@ -272,6 +316,25 @@ def _ancestors(group: str, parents: dict[str, set[str]]) -> set[str]:
                 found.add(parent)
                 pending.append(parent)
     return found
+
+
+def _is_aliased(root: yaml.Node, node: yaml.Node) -> bool:
+    """Return whether an alias or a merge uses a node again."""
+    visited: set[int] = set()
+    uses, pending = 0, [root]
+    while pending:
+        current = pending.pop()
+        uses += current is node
+        if isinstance(current, yaml.CollectionNode) and id(current) not in visited:
+            visited.add(id(current))
+            pending.extend(chain.from_iterable(current.value) if isinstance(current, yaml.MappingNode) else current.value)
+    return uses > 1
+
+
+def _words(keys: Sequence[yaml.Node]) -> tuple[str, str, str]:
+    """Return the names of keys, and the verb and pronoun that agree with their number."""
+    *others, last = (f"`{key.value}`" for key in keys)
+    return (f"{', '.join(others)} and {last}", "are", "them") if others else (last, "is", "it")
 
 
 def _check_range_size(pattern: str) -> None:

@@ -139,8 +139,13 @@ def _files(path: Path) -> Iterable[Path]:
     return found
 
 
-def unknown_owner_problems(files: VariableFiles, groups: Iterable[str], hosts: Iterable[str]) -> list[Problem]:
-    """Return a problem for every file whose group or host is not in hosts.yaml."""
+def unknown_owner_problems(
+    files: VariableFiles, groups: Iterable[str], hosts: Iterable[str], *, suggest_group: Callable[[str], str]
+) -> list[Problem]:
+    """Return a problem for every file whose group or host is not in hosts.yaml.
+
+    `suggest_group` returns the known group that a name probably means, or an empty string.
+    """
     problems = []
     known = {"group": {"all", "ungrouped", *groups}, "host": set(hosts)}
     for (kind, owner), origin in files.owners.items():
@@ -149,6 +154,8 @@ def unknown_owner_problems(files: VariableFiles, groups: Iterable[str], hosts: I
         other = "host" if kind == "group" else "group"
         if owner in known[other]:
             fix = f"move the file to {other}_vars/: `{owner}` is a {other}"
+        elif kind == "group" and (meant := suggest_group(owner)):
+            fix = f"did you mean group `{meant}`?" + ("" if meant in known[kind] else " Rename the file, and add the group to hosts.yaml")
         else:
             near = nearest(owner, sorted(known[kind]))
             fix = f"did you mean {kind} `{near}`?" if near else f"rename the file, or add the {kind} to hosts.yaml"
