@@ -128,5 +128,6 @@ def find_task(words: Sequence[str], plugins: Sequence[Task] = ()) -> tuple[Task,
             return known[name], tuple(words[length:])
     if not words:
         raise UsageError("no task is given after --", fix=f"choose from: {', '.join(known)}")
-    name = " ".join(words[:2]) if any(name.startswith(f"{words[0]} ") for name in known) else words[0]
-    raise UsageError(f"no such task: {name}", fix=did_you_mean(name, known))
+    group = [name for name in known if name.startswith(f"{words[0]} ")]
+    name = " ".join(words[:2]) if group else words[0]
+    raise UsageError(f"no such task: {name}", fix=did_you_mean(name, group or known))

@@ -31,6 +31,15 @@ def refused(words: Sequence[str]) -> str:
     return str(raised.value)
 
 
+@pytest.mark.parametrize("words", ["collectives --smallest-kib 100 --largest-kib 1", "rccl --min-bytes 1M --max-bytes 1K"])
+def test_sizes_in_the_wrong_order_are_an_error(words: str) -> None:
+    """The benchmark would measure nothing; a size of 0 is automatic."""
+    expected = "benchmark collectives: --largest-kib is less than --smallest-kib\n  fix: raise --largest-kib, or set it to 0"
+    assert refused(words.split()) == expected
+    assert own("collectives --smallest-kib 100 --largest-kib 0")
+    assert own("collectives --smallest-kib 100 --largest-kib 100")
+
+
 @pytest.mark.parametrize("name", programs_in(WORKLOADS, "bench"))
 def test_the_options_of_every_benchmark_can_be_read(name: str) -> None:
     """Without torch, from the source; each has a help with its default."""

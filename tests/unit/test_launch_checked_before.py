@@ -13,6 +13,7 @@ from primus_bootstrap.launch.runtimes import container, container_image, direct,
 from primus_bootstrap.launch.runtimes.direct_plan import LaunchRequest
 from primus_bootstrap.launch.settings import parser
 from primus_bootstrap.launch.settings.layered_settings import SettingsFiles, resolve
+from primus_bootstrap.launch.tasks import all_tasks
 from tests.integration.launch_cli_rig import User
 from tests.unit import launch_rig
 
@@ -29,10 +30,17 @@ RUNTIMES = {
 MISTAKES = {
     "train pretrain --config nosuch.yaml": "--config nosuch.yaml: no such file or preset",
     "train pretrain --config bad.yaml": "bad.yaml:2: train.stepz: no such setting",
+    "train pretrain train.micro_batch=0": "argument train.micro_batch=0: train.micro_batch: found '0'",
     "train posttrain train.stepz=3": "argument train.stepz=3: train.stepz: no such setting",
     "train pretrain --config primus.yaml": "primus.yaml: this is an experiment file of AMD Primus",
     "benchmark gemm --shape x": "benchmark gemm: --shape: unknown option",
     "benchmark gem": "no such benchmark: gem",
+    "benchmark --list --bogus": "benchmark --list: unexpected argument: --bogus",
+    "analyze topology --vizualize": "analyze topology: --vizualize: unknown option",
+    "analyze topology --visualize x.png": "--visualize x.png: unknown format",
+    "analyze runs/1 --bogus": "analyze: --bogus: unknown option",
+    "analyze": "analyze: the following arguments are required: RUN_FOLDER",
+    "train": "no such task: train",
     "preflight --gpuu": "preflight: --gpuu: unknown option",
     "preflight --checks gpuu": "--checks: no check matches gpuu",
 }
@@ -126,6 +134,40 @@ def test_a_mount_in_the_form_of_docker_is_explained(user: User) -> None:
 
     assert raised.value.fix == "write SOURCE:TARGET; for the engine's own form pass --engine-arg=--mount=type=bind,source=/a,target=/b"
     assert f"--volume={user.project}:/b:ro" in plan(user, f"container --image i --gpus none --mount {user.project}:/b:ro -- preflight").argv
+
+
+@pytest.mark.parametrize(
+    ("mount", "message"),
+    [
+        ("/:", "the target '' is not an absolute path"),
+        ("/:rel", "the target 'rel' is not an absolute path"),
+        ("/:/", "a mount cannot replace / of the container"),
+        ("/:/data:rx", "unknown mode 'rx'"),
+        (":/x", "not SOURCE"),
+        ("/:/data:ro:z", "not SOURCE"),
+    ],
+)
+def test_a_mount_that_the_engine_refuses_is_an_error(user: User, mount: str, message: str) -> None:
+    """On the machine where it is typed, with the option that was typed."""
+    for start in ("container --image i --gpus none", "slurm srun -N 2 -- container --image i"):
+        with pytest.raises(UsageError) as raised:
+            plan(user, f"{start} --mount {mount} -- preflight")
+
+        assert raised.value.what.startswith(f"--mount {mount}: {message}")
+
+
+def test_two_mounts_of_one_target_are_an_error(user: User) -> None:
+    """The same mount twice is none."""
+    start = "container --image i --gpus none --mount /usr:/data"
+
+    assert "--volume=/usr:/data" in plan(user, f"{start} --mount /usr:/data -- preflight").argv
+    with pytest.raises(UsageError, match="--mount /etc:/data: /usr:/data has the same target"):
+        plan(user, f"{start} --mount /etc:/data -- preflight")
+
+
+def test_every_task_checks_its_arguments() -> None:
+    """A mistake costs no time in a queue."""
+    assert [name for name, task in all_tasks().items() if task.check is None] == []
 
 
 @pytest.mark.parametrize("launcher", ["srun", "sbatch"])

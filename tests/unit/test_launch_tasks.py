@@ -28,7 +28,7 @@ def test_a_task_is_found_by_one_word_or_two() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["train"], "no such task: train"),
+        (["train"], "no such task: train\n  fix: choose from: train posttrain, train pretrain"),
         (["train", "pretrian"], "no such task: train pretrian\n  fix: did you mean train pretrain?"),
         (["bench"], "did you mean benchmark?"),
         ([], "no task is given after --"),

@@ -21,8 +21,8 @@ TIMEOUT_S: dict[str, Any] = {"help": "time limit of the benchmark (s)", "range":
 def parse_options(kind: type[Options], meaning: str, argv: Sequence[str]) -> Options:
     """Parse a command line. The help is in a field's metadata; a tuple is parsed from a comma-separated list.
 
-    primus-cli reads these declarations from the source, and checks options, types, `choices`, `range`, and the `words` of a list before a
-    start.
+    primus-cli reads these declarations from the source, and checks options, types, `choices`, `range`, the `words` of a list, and
+    `not_below` (another option; 0 means automatic) before a start.
     """
     parser = argparse.ArgumentParser(description=meaning, allow_abbrev=False, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     types = get_type_hints(kind)
@@ -41,6 +41,9 @@ def parse_options(kind: type[Options], meaning: str, argv: Sequence[str]) -> Opt
         if "range" in field.metadata and not field.metadata["range"][0] <= getattr(options, field.name) <= field.metadata["range"][1]:
             least, most = field.metadata["range"]
             parser.error(f"--{field.name.replace('_', '-')} is {getattr(options, field.name)}; give {least} to {most}")
+        lower = field.metadata.get("not_below")
+        if lower and 0 < getattr(options, field.name) < getattr(options, lower):
+            parser.error(f"--{field.name.replace('_', '-')} is less than --{lower.replace('_', '-')}")
     return options
 
 

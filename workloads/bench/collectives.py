@@ -48,7 +48,9 @@ class CollectivesOptions:
 
     collectives: tuple[str, ...] = field(default=COLLECTIVES, metadata={"help": f"some of {', '.join(COLLECTIVES)}", "words": COLLECTIVES})
     smallest_kib: int = field(default=0, metadata={"help": "first size (KiB); 0: 1024 on GPUs, 64 on CPUs"})
-    largest_kib: int = field(default=0, metadata={"help": "last size (KiB); 0: 1048576 (1 GiB) on GPUs, 4096 on CPUs"})
+    largest_kib: int = field(
+        default=0, metadata={"help": "last size (KiB); 0: 1048576 (1 GiB) on GPUs, 4096 on CPUs", "not_below": "smallest_kib"}
+    )
     factor: int = field(default=4, metadata={"help": "ratio of consecutive sizes"})
     device: str = field(default="auto", metadata=DEVICE)
     warm_up: int = field(default=5, metadata=WARM_UP)

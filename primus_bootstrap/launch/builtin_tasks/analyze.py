@@ -17,6 +17,18 @@ def run(arguments: Sequence[str]) -> int:
     return analyze.main(arguments)
 
 
+def check(request: Request) -> tuple[str, ...]:
+    """Check the arguments.
+
+    Raises:
+        UsageError: An option is unknown, or no run folder is given.
+    """
+    from primus_bootstrap.launch.diagnose import analyze  # noqa: PLC0415 - as above
+
+    analyze.check_arguments(request.arguments)
+    return ()
+
+
 def help_text(_request: Request) -> str:
     """Return the text of --help."""
     from primus_bootstrap.launch.diagnose import analyze  # noqa: PLC0415 - as above
@@ -36,5 +48,6 @@ TASK = Task(
     usage="RUN_FOLDER... [--json]",
     launcher=HERE,
     run=run,
+    check=check,
     help=help_text,
 )

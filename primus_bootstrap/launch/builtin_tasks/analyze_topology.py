@@ -17,6 +17,18 @@ def run(arguments: Sequence[str]) -> int:
     return topology_program.main(arguments)
 
 
+def check(request: Request) -> tuple[str, ...]:
+    """Check the arguments.
+
+    Raises:
+        UsageError: An option is unknown, or the picture has an unknown format.
+    """
+    from primus_bootstrap.launch.topology import topology_program  # noqa: PLC0415 - as above
+
+    topology_program.check_arguments(request.arguments)
+    return ()
+
+
 def help_text(_request: Request) -> str:
     """Return the text of --help."""
     from primus_bootstrap.launch.topology import topology_program  # noqa: PLC0415 - as above
@@ -30,5 +42,6 @@ TASK = Task(
     usage="[--visualize [FILE.svg|FILE.html]] [--fabric FILE] [--recorded FILE] [--json]",
     launcher=HERE,
     run=run,
+    check=check,
     help=help_text,
 )

@@ -6,9 +6,10 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from primus_bootstrap.core.errors import UsageError
 from primus_bootstrap.launch.programs.benchmarks import listing
 from primus_bootstrap.launch.self_exec import workloads_folder
-from primus_bootstrap.launch.tasks import HERE, Task
+from primus_bootstrap.launch.tasks import HERE, Request, Task
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,11 +21,24 @@ def run(_arguments: Sequence[str]) -> int:
     return 0
 
 
+def check(request: Request) -> tuple[str, ...]:
+    """Check that there are no arguments.
+
+    Raises:
+        UsageError: There is one.
+    """
+    if request.arguments:
+        fix = "remove it; `primus-cli direct -- benchmark NAME --help` prints the options of one benchmark"
+        raise UsageError(f"benchmark --list: unexpected argument: {request.arguments[0]}", fix=fix)
+    return ()
+
+
 TASK = Task(
     name="benchmark --list",
     meaning="List the benchmarks.",
     usage="(no options)",
     launcher=HERE,
     run=run,
+    check=check,
     help=lambda _: "usage: primus-cli direct -- benchmark --list\n\nPrint the name of each benchmark and what it measures.\n",
 )

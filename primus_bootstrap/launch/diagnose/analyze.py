@@ -46,6 +46,15 @@ def main(words: Sequence[str]) -> int:
     return 0
 
 
+def check_arguments(words: Sequence[str]) -> None:
+    """Check the arguments without reading a run folder.
+
+    Raises:
+        UsageError: No folder is given, or an option is unknown.
+    """
+    _parser().parse(words)
+
+
 def help_text() -> str:
     """Return the text of --help."""
     return _parser().format_help()

@@ -35,7 +35,11 @@ def own_arguments(workloads: Path, arguments: Sequence[str]) -> tuple[str, ...]:
         raise UsageError(f"no such benchmark: {name or '(none given)'}", fix=fix)
     parser = _parser(workloads, name)
     if parser is not None:
-        parser.parse(options)
+        given = parser.parse(options)
+        for larger, smaller in _ordered(workloads, name):
+            if 0 < (getattr(given, larger) or 0) < (getattr(given, smaller) or 0):
+                most, least = (f"--{option.replace('_', '-')}" for option in (larger, smaller))
+                raise UsageError(f"benchmark {name}: {most} is less than {least}", fix=f"raise {most}, or set it to 0")
     return (name, *options)
 
 
@@ -105,6 +109,14 @@ def _add(parser: OptionParser, field: Field) -> None:
         metavar=None if "choices" in metadata else field.name.upper(),
         help=f"{metadata['help']} (default: {_default(field.keywords['default'])})",
     )
+
+
+def _ordered(workloads: Path, name: str) -> list[tuple[str, str]]:
+    """Return the pairs of options of which the first must not be less than the second; 0 is automatic."""
+    module = _module(workloads, name)
+    options = _declared(module)[1]
+    declared = [(field.name, field.keywords["metadata"].get("not_below")) for field in module.fields(options)]
+    return [(larger, smaller) for larger, smaller in declared if smaller]
 
 
 def _in_range(kind: str, limits: tuple[float, float] | None) -> Callable[[str], Any]:

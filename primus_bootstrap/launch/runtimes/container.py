@@ -16,6 +16,7 @@ from primus_bootstrap.core.errors import PlanError, UsageError
 from primus_bootstrap.launch.detect import host_profile
 from primus_bootstrap.launch.run_plan import RUN, USER, Plan, Variable
 from primus_bootstrap.launch.runtimes import container_devices, container_image, container_limits, forwarded_plugins, forwarded_settings
+from primus_bootstrap.launch.runtimes.container_mounts import check_mounts
 from primus_bootstrap.launch.runtimes.direct_plan import check_arguments, chosen_task, run_folder
 from primus_bootstrap.launch.runtimes.run_folder import make_run_folder, preparing
 from primus_bootstrap.launch.settings.layered_settings import in_schema_order, schema
@@ -121,7 +122,7 @@ def mounts(request: LaunchRequest, run_dir: str, *, here: bool = True) -> Iterat
     Args:
         request: The run.
         run_dir: Its folder.
-        here: A --volume must exist on this machine. False: other machines start the container.
+        here: A mount of the user must exist on this machine. False: other machines start the container.
 
     Raises:
         UsageError: A path cannot be mounted.
@@ -143,18 +144,17 @@ def mounts(request: LaunchRequest, run_dir: str, *, here: bool = True) -> Iterat
         (request.cwd / name).resolve() for name in (*settings["direct.hooks"], *replayed)
     }
     built_in += [f"{folder}:{folder}:ro" for folder in sorted(outside) if request.cwd not in (folder, *folder.parents)]
+    origin = settings.origin("container.volume").replace("flag --", "--")
+    check_mounts(settings["container.volume"], request.cwd, origin)
     mounted: set[str] = set()
     for volume in (*built_in, *settings["container.volume"]):
         source, _, rest = volume.partition(":")
         path = (request.cwd / source).absolute()
         rest = f"{path}{rest}" if rest.startswith(":") else rest
         missing = volume in settings["container.volume"] and not path.exists()
-        if missing and "=" in source:
-            fix = f"write SOURCE:TARGET; for the engine's own form pass --engine-arg=--mount={volume}"
-            raise UsageError(f"--volume {volume}: not SOURCE[:TARGET[:ro]]", fix=fix)
         if missing and here:
             raise UsageError(
-                f"--volume {volume}: {path} does not exist", fix=f"mkdir -p {path} (the engine would create an empty folder owned by root)"
+                f"{origin} {volume}: {path} does not exist", fix=f"mkdir -p {path} (the engine would create an empty folder owned by root)"
             )
         _check_separators(path, volume)
         mount = f"{path}:{rest or path}"

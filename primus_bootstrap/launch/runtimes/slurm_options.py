@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.core.errors import UsageError
+from primus_bootstrap.core.suggestions import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,6 +34,7 @@ _COUNTS = ("--ntasks", "--ntasks-per-node", "--ntasks-per-gpu", "--ntasks-per-co
 COUNT_VARIABLES = frozenset(
     {"SLURM_NTASKS", "SLURM_NPROCS"} | {f"SLURM_NTASKS_PER_{unit}" for unit in ("NODE", "GPU", "CORE", "SOCKET", "TRES")}
 )
+_RUNS_PROGRAM = "Slurm would run it as a program on the nodes"
 _ONE_LAUNCHER = "primus-cli starts one launcher on each node"
 _ARRAY, _NO_ARRAY = (
     "the tasks of an array would overwrite each other's files in one run folder",
@@ -57,17 +59,33 @@ def option_words(settings: Mapping[str, object], typed: Sequence[str]) -> tuple[
 
 
 def check_typed(typed: Sequence[str]) -> None:
-    """Reject options that change the number of launchers per node, and job arrays.
+    """Reject options that change the number of launchers per node, job arrays, and words that srun would run as a program.
 
     Raises:
-        UsageError: There is such an option.
+        UsageError: There is such an option or word.
     """
+    _check_programs(typed)
     for word in typed:
         if word.startswith("-") and _long(word) == "--array":
             raise UsageError(f"slurm: {word}: {_ARRAY}", fix=_NO_ARRAY)
         if word.startswith("-") and _long(word) in _COUNTS:
             fix = "remove it; for K ranks per node write … -- direct --nproc K -- …"
             raise UsageError(f"slurm: {word}: {_ONE_LAUNCHER}", fix=fix)
+
+
+def _check_programs(typed: Sequence[str]) -> None:
+    for number, word in enumerate(typed):
+        before = typed[number - 1] if number else ""
+        if word.startswith("-") or word == ":" or _may_take_value(before):  # a colon separates the parts of a heterogeneous job
+            continue
+        near = "" if before else nearest(word, ("srun", "sbatch"))
+        fix = f"did you mean {near}?" if near else "write the task after --: primus-cli slurm srun -N 2 -- train pretrain"
+        raise UsageError(f"slurm: {word} is not an option; {_RUNS_PROGRAM}", fix=fix)
+
+
+def _may_take_value(word: str) -> bool:
+    """Return whether the next word may be the value of an option; `--nodes=2` and `-N2` have theirs."""
+    return (word.startswith("--") and "=" not in word) or (word.startswith("-") and len(word) == 2)
 
 
 def check_export(options: Sequence[str], names: Sequence[str]) -> None:
