@@ -41,13 +41,19 @@ def split_words(words: Sequence[str], names: Sequence[str]) -> tuple[Path, list[
     Raises:
         UsageError: There are too many or too few words.
     """
-    if len(words) == len(names) and is_inventory(words[0]):
+    if len(words) == len(names) and (is_inventory(words[0]) or (names != ["JOB"] and _is_yaml_file(words[0]))):
         raise UsageError(f"{words[0]} is the inventory, and {names[-1]} is missing", fix=f"pass [hosts.yaml] {' '.join(names)}")
     if len(words) == len(names):
         return DEFAULT_HOSTS, list(words)
     if len(words) == len(names) + 1:
         return Path(words[0]), list(words[1:])
     raise UsageError(f"got {len(words)} arguments: {' '.join(words)}", fix=f"pass [hosts.yaml] {' '.join(names)}")
+
+
+def _is_yaml_file(word: str) -> bool:
+    """Return whether a word is the path of a YAML file: an inventory with another name, or a job."""
+    path = Path(word)
+    return path.suffix in (".yaml", ".yml", ".json") and path.is_file()
 
 
 def make_node_plan(cluster: Cluster, playbook: str, target: TargetHost, *, without: Sequence[str] = ()) -> Plan | None:

@@ -102,8 +102,7 @@ def make_addition(  # noqa: PLR0913 - the options of the verb
         PlanError: The host cannot be added, or it exists and differs.
         InventoryError: hosts.yaml has problems, or would have with the new host.
     """
-    if fault := host_name_fault(name):
-        raise UsageError(fault[0], fix=fault[1])
+    _check_host_name(name)
     options = replace(options, extra_vars=(f"node={name}",))
     try:
         file = read_hosts_text(path)
@@ -128,6 +127,16 @@ def make_addition(  # noqa: PLR0913 - the options of the verb
     return Change(before.cluster, TargetHost(name), options, before=before)
 
 
+def _check_host_name(name: str) -> None:
+    """Check the name of a new host.
+
+    Raises:
+        UsageError: It cannot be the name of a host.
+    """
+    if fault := host_name_fault(name):
+        raise UsageError(fault[0], fix=fault[1])
+
+
 def make_replacement(cluster: Cluster, old: str, new: str, options: Options, *, successor: tuple[str, Sequence[str]] | None) -> Change:
     """Return the change of `node replace`: add the new host before the run, and remove the old one after it.
 
@@ -141,6 +150,7 @@ def make_replacement(cluster: Cluster, old: str, new: str, options: Options, *, 
     file = read_hosts_text(cluster.path)
     before = None
     if successor:
+        _check_host_name(new)
         address, variables = successor
         before = check_edit(file, with_host(file.text, _inherited_host(file, old, new, address=address, variables=variables)), options)
         file = replace(file, text=before.after)

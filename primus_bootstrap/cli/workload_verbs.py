@@ -95,8 +95,7 @@ def submit(
     path, (name,) = split_words(words, ["JOB"])
     options = run_options("workload submit", None, 0, ask_become_pass, ask_vault_pass, vault_password_file)
     file = find_job(name)
-    flags = [*([f"workload_id={job_id}"] if job_id else []), *([f"workload_user={user}"] if user else [])]
-    job_file = read_job(file, [*(extra_vars or ()), *flags])
+    job_file = read_job(file, extra_vars or (), {"--id": job_id, "--user": user})
     cluster = load_cluster(path, vault_password_file=vault_password_file, ask_vault_pass=options.vault_password or None)
     request = check_job(cluster, job_file, str(file))
     plan = make_plan(cluster, playbook=PLAYBOOK)

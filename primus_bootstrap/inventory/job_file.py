@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from primus_bootstrap.inventory.source.source_map import Definition
 from primus_bootstrap.inventory.source.vault import Vault
 from primus_bootstrap.inventory.source.yaml_source import read_source
 from primus_bootstrap.inventory.source.yaml_values import entries, line_of, value_of
+from primus_bootstrap.launch.programs.settings_file import refuse_primus_experiment
 from primus_bootstrap.launch.watch.job_request import InventoryFacts, read_request, variable_of
 
 if TYPE_CHECKING:
@@ -60,12 +61,14 @@ def find_job(name: str) -> Path:
     raise UsageError(f"there is no job {name}", fix=fix)
 
 
-def read_job(path: Path, extra: Sequence[str] = ()) -> JobFile:
-    """Read a job's file, then each `key=value` or `@FILE` of `-e`; later values win.
+def read_job(path: Path, extra: Sequence[str] = (), options: Mapping[str, str] | None = None) -> JobFile:
+    """Read a job's file, then each `key=value` or `@FILE` of `-e`, then the options of the command; later values win.
+
+    `options` are the texts of options such as `--user`. The option `--user` sets the variable `workload_user`.
 
     Raises:
         InventoryError: With every problem.
-        UsageError: A word of `-e` is neither `key=value` nor `@FILE`.
+        UsageError: A word of `-e` is neither `key=value` nor `@FILE`, or a file is an experiment of AMD Primus.
     """
     definitions: list[Definition] = []
     problems: list[Problem] = []
@@ -78,6 +81,7 @@ def read_job(path: Path, extra: Sequence[str] = ()) -> JobFile:
                 definitions.append(found)
             else:
                 problems.append(found)
+    definitions += [_from_option(option, value) for option, value in (options or {}).items() if value]
     own = [definition for definition in definitions if definition.name.startswith(_PREFIX)]
     problems += [_foreign(definition) for definition in definitions if not definition.name.startswith(_PREFIX)]
     found_problems, deferred = check_definitions(own, Vault())
@@ -87,7 +91,8 @@ def read_job(path: Path, extra: Sequence[str] = ()) -> JobFile:
         for value in deferred
     ]
     if problems:
-        raise InventoryError(problems)
+        words = {definition.origin.file for definition in definitions if not definition.origin.line}  # they have no lines
+        raise InventoryError([replace(problem, line=0) if problem.file in words else problem for problem in problems])
     return JobFile(
         {definition.name: value_of(definition.node) for definition in own}, {definition.name: definition.origin for definition in own}
     )
@@ -172,6 +177,8 @@ def _from_file(path: Path) -> Iterator[Definition | Problem]:
         yield _problem(Origin(display_path, 0), "the file is encrypted with Ansible Vault", fix)
     if isinstance(source.node, yaml.MappingNode):
         for key, value in entries(source.node):
+            if key.value == "modules":
+                refuse_primus_experiment({"modules": value_of(value)}, display_path)
             yield Definition(str(key.value), value, Origin(display_path, line_of(key)), "group", ("all",), from_file=True)
     elif source.node is not None:
         yield _problem(Origin(display_path, line_of(source.node)), "not a mapping of variables", "write `name: value` lines")
@@ -185,7 +192,16 @@ def _from_word(word: str) -> Iterator[Definition | Problem]:
     except yaml.YAMLError:
         yield _problem(origin, "the value is not YAML", "quote it")
         return
-    yield Definition(name.strip(), node or yaml.ScalarNode("tag:yaml.org,2002:str", ""), origin, "group", ("all",))
+    yield Definition(name.strip(), node or _text_node(""), origin, "group", ("all",))
+
+
+def _from_option(option: str, value: str) -> Definition:
+    return Definition(f"{_PREFIX}{option.removeprefix('--')}", _text_node(value), Origin(f"{option} {value}", 0), "group", ("all",))
+
+
+def _text_node(text: str) -> yaml.Node:
+    mark = yaml.Mark("", 0, 0, 0, "", 0)
+    return yaml.ScalarNode("tag:yaml.org,2002:str", text, mark, mark)
 
 
 def _foreign(definition: Definition) -> Problem:

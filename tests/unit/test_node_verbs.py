@@ -92,6 +92,7 @@ def refused(*words: str | Path) -> PrimusError:
     ("words", "what", "fix"),
     [
         (["new10", "--groups", "gpu_nod"], "no such group: gpu_nod", "did you mean gpu_node?"),
+        (["children", "--groups", "gpu_node"], "`children` cannot be the name of a host", "choose another name"),
         (["new10"], "no group is given", "--like"),
         (["gpu 2", "--groups", "gpu_node"], "`gpu 2` is not a valid host name", "use letters, digits"),
         (["gpu[2:3]", "--groups", "gpu_node"], "`gpu[2:3]` is not a valid host name", "use letters, digits"),
@@ -159,6 +160,21 @@ def test_a_replacement_needs_an_existing_host(hosts: Path) -> None:
 def test_a_reinstalled_server_cannot_be_replaced_by_itself(hosts: Path) -> None:
     """Its data were lost with the old system."""
     assert "its data" in refused("replace", hosts, "kv1", "kv1").what
+
+
+def test_a_replacement_needs_a_valid_name(hosts: Path) -> None:
+    """The name of the new host is checked before hosts.yaml is edited."""
+    assert "`vars` cannot be the name of a host" in refused("replace", hosts, "gpu01", "vars").what
+    assert hosts.read_text() == CLUSTER
+
+
+def test_an_inventory_with_another_name_is_not_the_name_of_a_host(hosts: Path) -> None:
+    """`node add prod.yaml` has forgotten the name of the host, and does not read hosts.yaml."""
+    other = hosts.rename(hosts.with_name("prod.yaml"))
+
+    error = refused("add", other)
+
+    assert error.what == f"{other} is the inventory, and NAME is missing"
 
 
 def test_the_path_of_hosts_yaml_is_optional(hosts: Path, monkeypatch: pytest.MonkeyPatch) -> None:

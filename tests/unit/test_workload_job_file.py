@@ -194,6 +194,41 @@ def test_a_job_is_checked_against_queues_of_hosts_without_jobs(tmp_path: Path) -
     assert check_job(cluster, read_job(path, ["workload_gpus_per_node=8"]), str(path))
 
 
+@pytest.mark.parametrize("id_", ["News1:", "a b", "[x", "7"])
+def test_an_option_of_the_command_is_text(tmp_path: Path, id_: str) -> None:
+    """The value is not read as YAML. It has precedence over `-e`."""
+    job = read_job(write(tmp_path, JOB), ["workload_id=other"], {"--id": id_, "--user": ""})
+
+    assert job.values["workload_id"] == id_
+    assert "workload_user" not in job.values
+
+
+def test_a_problem_of_an_option_names_the_option(tmp_path: Path) -> None:
+    """The user did not type `-e workload_id`."""
+    with pytest.raises(InventoryError) as caught:
+        read_job(write(tmp_path, JOB), (), {"--id": "{{ x }}"})
+
+    assert [(problem.file, problem.line) for problem in caught.value.problems] == [("--id {{ x }}", 0)]
+
+
+def test_a_word_of_the_command_line_has_no_line(tmp_path: Path) -> None:
+    """A mistake in `-e` names the word alone, also without a value."""
+    words = ["workload_nodes=two", "workload_nodes="]
+    with pytest.raises(InventoryError) as caught:
+        read_job(write(tmp_path, JOB), words)
+
+    assert {(problem.file, problem.line) for problem in caught.value.problems} == {(f"-e {word}", 0) for word in words}
+
+
+def test_an_experiment_of_amd_primus_is_recognised(tmp_path: Path) -> None:
+    """The fix converts the file."""
+    path = write(tmp_path, "work_group: amd\nmodules: {pre_trainer: {framework: megatron, config: pre_trainer.yaml}}\n")
+    with pytest.raises(UsageError) as caught:
+        read_job(path)
+
+    assert caught.value.fix == f"primus-cli config convert {path}"
+
+
 def test_a_shipped_job_is_found_by_its_name(tmp_path: Path) -> None:
     """A path wins over the name of a job in workloads/jobs. For an unknown name the nearest is suggested."""
     assert find_job("debug-dense") == content.jobs_dir() / "debug-dense.yml"
