@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import grp
+import os
 import socket
 import stat
 import subprocess
@@ -43,11 +45,10 @@ def running(tmp_path: Path, envoy_program: str) -> Iterator[tuple[Path, str, dic
 
 
 @pytest.mark.timeout(300)
-def test_envoy_loads_files_and_reports_an_occupied_port(running: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_envoy_loads_files_and_reports_an_occupied_port(running: Any) -> None:
     """The occupied port is reported, and used as soon as it is free."""
     folder, admin, config = running
-    monkeypatch.setattr(module.shutil, "chown", lambda *_: None)
-    files = module.Folder(folder / "dynamic", "nobody")
+    files = module.Folder(folder / "dynamic", grp.getgrgid(os.getegid()).gr_name)
 
     def look() -> Any:
         return module.read_admin_page(admin, "/config_dump")

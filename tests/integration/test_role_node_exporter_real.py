@@ -60,8 +60,8 @@ def verdicts_on(tls: Path, port: int, **changes: Any) -> dict[str, str]:
     words = {"host": "n1", "connect": "127.0.0.1", "address": "n1", "port": port, "ca_file": str(tls / "ca.crt"), "user": "prometheus"}
     service = effects.Service({**words, "password": "right", **changes}, "node_exporter")
     effects.check_metrics(service, service.check_access("/metrics", "unit"), "unit")
-    assert all(one["fix"] for one in service.verdicts if one["verdict"] != "pass")
-    return {one["check"].removeprefix("node_exporter."): one["verdict"] for one in service.verdicts}
+    assert all(one["fix"] for one in service.verdicts.records if one["verdict"] != "pass")
+    return {one["check"].removeprefix("node_exporter."): one["verdict"] for one in service.verdicts.records}
 
 
 def test_service_with_tls_and_password_passes(tls: Path) -> None:

@@ -67,15 +67,15 @@ def hosts_yaml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_verify_prints_one_table(hosts_yaml: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It has every service on every host. The exit code is 4."""
+    """It has every service on every host, failures first. The exit code is 4."""
     with pytest.raises(SystemExit) as ended:
         main(["verify", str(hosts_yaml)])
     shown = capsys.readouterr().out
 
     assert ended.value.code == 4
     assert [line.split()[:3] for line in shown.splitlines()[1:9]] == [
-        ["records", "n1", "pass"], ["records", "n2", "pass"], ["tasks", "n1", "pass"],
-        ["tasks", "n2", "fail"], ["last", "n1", "pass"], ["last", "n2", "unknown"], ["gpus", "n1", "pass"], [],
+        ["tasks", "n2", "fail"], ["tasks", "n1", "pass"], ["last", "n2", "unknown"], ["last", "n1", "pass"],
+        ["records", "n1", "pass"], ["records", "n2", "pass"], ["gpus", "n1", "pass"], [],
     ]  # fmt: skip
     assert "fail tasks on n2\n  n2 is odd.\n  fix: use n1." in shown
     assert "verify proof: 5 pass, 1 fail, 1 unknown" in shown

@@ -33,6 +33,7 @@ mount --rbind /dev "$root/dev"
 for new in run tmp; do mount -t tmpfs none "$root/$new"; done
 mkdir "$root/run/systemd"
 echo oci > "$root/run/systemd/container"
+mkdir -p "$root$hidden"
 mount -t tmpfs none "$root$hidden"
 for shown; do
     mkdir -p "$root$shown"
