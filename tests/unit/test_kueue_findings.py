@@ -88,3 +88,21 @@ def test_flavors_with_a_common_resource_must_share_all() -> None:
 
     assert [one[3] for one in found] == ["kueue-quota"]
     assert "mi300x and mi325x share amd.com/gpu" in found[0][1]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"kueue_cluster_queues": queue(quotas={"flavor": "mi300x"})},
+        {"kueue_cluster_queues": queue(quotas=["mi300x"])},
+        {"kueue_cluster_queues": queue(quotas=[{**QUOTA, "resources": ["amd.com/gpu"], "borrowing_limits": 3}])},
+        {"kueue_cluster_queues": ["training"]},
+        {"kueue_cohorts": [{"name": ["a"], "parent": {"b": 1}}]},
+        {"kueue_topology_levels": 3},
+        {"kueue_flavors": [{"name": "a", "model": ["x"], "node_labels": ["y"]}]},
+        {"kueue_local_queues": "training"},
+    ],
+)
+def test_values_of_another_type_do_not_stop_the_checks(changed: dict[str, Any]) -> None:
+    """The argument specs report the type; the other problems of the file are still reported."""
+    assert all(isinstance(rule, str) for rule in rules(**changed))

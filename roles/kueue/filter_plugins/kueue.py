@@ -55,8 +55,21 @@ def kueue_findings(variables: Mapping[str, Any]) -> list[str]:
     return [f"{what}. Fix: {fix}" for _, what, fix, _ in findings(variables)]
 
 
+def _mappings(value: Any) -> list[dict[str, Any]]:
+    """Return the mappings of a list. The argument specs report values of another type."""
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _mapping(value: Any) -> dict[Any, Any]:
+    return value if isinstance(value, dict) else {}
+
+
 def _listed(variables: Mapping[str, Any], variable: str) -> list[dict[str, Any]]:
-    return list(variables.get(variable) or [])
+    return _mappings(variables.get(variable))
 
 
 def _names(variables: Mapping[str, Any]) -> Iterator[Finding]:
@@ -88,7 +101,7 @@ def _bad_names(variable: str, names: Sequence[str], *, twice: bool = True) -> It
 
 
 def _topology(variables: Mapping[str, Any]) -> Iterator[Finding]:
-    about, levels = "kueue_topology_levels", [str(one) for one in variables.get("kueue_topology_levels") or []]
+    about, levels = "kueue_topology_levels", [str(one) for one in _list(variables.get("kueue_topology_levels"))]
     if odd := [one for one in levels if len(one) > 316 or not LABEL.fullmatch(one)]:
         yield (
             about,
@@ -105,13 +118,13 @@ def _topology(variables: Mapping[str, Any]) -> Iterator[Finding]:
 def _flavors(variables: Mapping[str, Any]) -> Iterator[Finding]:
     seen: dict[tuple[Any, ...], str] = {}
     for one in _listed(variables, "kueue_flavors"):
-        name, labels = one.get("name"), one.get("node_labels") or {}
+        name, labels = one.get("name"), _mapping(one.get("node_labels"))
         if not one.get("model") and not labels:
             if variables.get("kueue_topology_levels") and one.get("topology", True):
                 what = f"flavor {name} has neither a model nor node_labels, which a topology needs to find its nodes"
                 yield ("kueue_flavors", what, "give it a model, node_labels, or topology: false", "kueue-flavor-nodes")
             continue
-        key = (one.get("model"), *sorted((str(label), str(value)) for label, value in labels.items()))
+        key = (str(one.get("model")), *sorted((str(label), str(value)) for label, value in labels.items()))
         if key in seen:
             what = f"flavors {seen[key]} and {name} have the same nodes, which would be counted twice"
             yield ("kueue_flavors", what, "remove one of them, or give them different node_labels", "kueue-flavor-nodes")
@@ -120,7 +133,7 @@ def _flavors(variables: Mapping[str, Any]) -> Iterator[Finding]:
 
 def _cohorts(variables: Mapping[str, Any]) -> Iterator[Finding]:
     about = "kueue_cohorts"
-    parents = {one.get("name"): one.get("parent") or "" for one in _listed(variables, about)}
+    parents = {str(one.get("name")): str(one.get("parent") or "") for one in _listed(variables, about)}
     cycles = set()
     for start in parents:
         path, at = [start], parents.get(start)
@@ -137,14 +150,15 @@ def _cohorts(variables: Mapping[str, Any]) -> Iterator[Finding]:
             "kueue-cohort",
         )
     for one in _listed(variables, about):
-        yield from _quotas(variables, about, f"cohort {one.get('name')}", one.get("quotas") or [], above=one.get("parent"), word="parent")
+        quotas = _mappings(one.get("quotas"))
+        yield from _quotas(variables, about, f"cohort {one.get('name')}", quotas, above=one.get("parent"), word="parent")
 
 
 def _queues(variables: Mapping[str, Any]) -> Iterator[Finding]:
     about = "kueue_cluster_queues"
     for one in _listed(variables, about):
         what = f"queue {one.get('name')}"
-        yield from _quotas(variables, about, what, one.get("quotas") or [], above=one.get("cohort"), word="cohort")
+        yield from _quotas(variables, about, what, _mappings(one.get("quotas")), above=one.get("cohort"), word="cohort")
         if not one.get("quotas") and not one.get("cohort"):
             yield (about, f"{what} has no quotas and no cohort: no job could ever start", "give it quotas", "kueue-quota")
         if one.get("borrow_within_cohort", "Never") != "Never":
@@ -177,25 +191,25 @@ def _quotas(  # noqa: PLR0913 - one place for queues and cohorts
         yield (about, f"{what} has two quotas of the flavor {', '.join(several)}", "combine them into one", "kueue-quota")
     for one in quotas:
         yield from _limits(about, f"{what}, flavor {one.get('flavor')}", one, above=above, word=word)
-    sets = [set(one.get("resources") or {}) for one in quotas]
+    sets = [set(_mapping(one.get("resources"))) for one in quotas]
     for number, one in enumerate(sets):
         for other, name in zip(sets[:number], names, strict=False):
             if one & other and one != other:
                 both = f"{name} and {names[number]}"
                 yield (
                     about,
-                    f"{what}: the flavors {both} share {', '.join(sorted(one & other))}, but have quotas of different resources",
+                    f"{what}: the flavors {both} share {', '.join(sorted(map(str, one & other)))}, but have quotas of different resources",
                     "give both the same resources (with 0 if there is none)",
                     "kueue-quota",
                 )
 
 
 def _limits(about: str, what: str, one: Mapping[str, Any], *, above: str | None, word: str) -> Iterator[Finding]:
-    resources = one.get("resources") or {}
+    resources = _mapping(one.get("resources"))
     if not resources:
         yield (about, f"{what} has no resources", "give it a quota, such as {amd.com/gpu: 64}", "kueue-quota")
     for kind in ("resources", "borrowing_limits", "lending_limits"):
-        given = one.get(kind) or {}
+        given = _mapping(one.get(kind))
         odd = [f"{name}: {value}" for name, value in given.items() if isinstance(value, bool) or not QUANTITY.fullmatch(str(value))]
         if odd:
             yield (about, f"{what}: not a quantity: {', '.join(odd)}", "write 64, 500m or 8Ti", "kueue-quantity")
@@ -203,7 +217,7 @@ def _limits(about: str, what: str, one: Mapping[str, Any], *, above: str | None,
             continue
         if not above:
             yield (about, f"{what}: Kueue rejects {kind} without a {word}", f"set a {word}, or remove {kind}", "kueue-quota")
-        if lost := sorted(set(given) - set(resources)):
+        if lost := sorted(set(map(str, given)) - set(map(str, resources))):
             yield (
                 about,
                 f"{what}: {kind} of {', '.join(lost)} without a quota of it",
@@ -220,7 +234,7 @@ def _local(variables: Mapping[str, Any]) -> Iterator[Finding]:
             fix = f"choose from: {', '.join(queues)}" if queues else "add it to kueue_cluster_queues"
             yield ("kueue_local_queues", f"local queue {path}: no such queue: {target}", fix, "kueue-unknown-queue")
             continue
-        admitted = queues[target].get("namespaces") or []
+        admitted = [str(name) for name in _list(queues[target].get("namespaces"))]
         if admitted and one.get("namespace") not in admitted:
             what = f"local queue {path}: {target} accepts jobs of {', '.join(admitted)} only"
             yield ("kueue_local_queues", what, f"add {one.get('namespace')} to the namespaces of {target}", "kueue-namespace")
