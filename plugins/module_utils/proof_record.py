@@ -1,8 +1,8 @@
 # ruff: noqa: INP001 - Ansible gives it its package: ansible.module_utils
-"""Keep the verdicts of an expensive proof, such as a test job or a pushed image, so that not every verification repeats it.
+"""Keep the verdict of an expensive proof, such as a test job, so that not every verification repeats it.
 
 A proof is repeated if it is requested, if it is too old, or if its fingerprint changed: the content of the service's files, the systemd
-invocation of its units, which is new after every start, and what else the module states. Only a proof whose checks all passed is kept.
+invocation of its units, which is new after every start, and what else the module states. Only a pass is kept.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ FOLDER = Path("/var/lib/primus/proofs")
 MAX_BYTES = 1 << 20
 COMMAND_S = 10
 _HOUR_S = 3600.0
-_GOOD = ("pass", "skipped")
 
 
 def unit_invocation(unit: str) -> str:
@@ -62,32 +61,29 @@ class ProofRecord:
         self.path = folder / f"{name}.json"
         self.current, self.max_age_h, self.clock = current, max_age_h, clock
 
-    def load(self) -> list[dict[str, Any]]:
-        """Return the verdicts of the last proof with its age; empty if the proof must be repeated."""
+    def load(self) -> dict[str, Any] | None:
+        """Return the verdict of the last proof with its age; None if the proof must be repeated."""
         try:
             if self.path.stat().st_size > MAX_BYTES:
-                return []
+                return None
             stored = json.loads(self.path.read_text(encoding="utf-8", errors="replace"))
             age_s = self.clock() - float(stored["at"])
-            verdicts = [dict(record) for record in stored["verdicts"]]
-            proved = stored["fingerprint"] == self.current and 0 <= age_s <= self.max_age_h * _HOUR_S
-            return [_aged(record, age_s) for record in verdicts] if proved and self.max_age_h > 0 else []
+            holds = stored["fingerprint"] == self.current and 0 <= age_s <= self.max_age_h * _HOUR_S and self.max_age_h > 0
+            return _aged(dict(stored["verdict"]), age_s) if holds else None
         except (OSError, ValueError, KeyError, TypeError):
-            return []
+            return None
 
-    def store(self, verdicts: list[dict[str, Any]]) -> None:
-        """Keep the verdicts if no check failed or is unknown and one passed; otherwise remove the record."""
-        words = [record["verdict"] for record in verdicts]
-        if "pass" not in words or not set(words) <= set(_GOOD):
+    def store(self, verdict: dict[str, Any]) -> None:
+        """Keep a pass; another verdict removes the record."""
+        if verdict["verdict"] != "pass":
             self.path.unlink(missing_ok=True)
             return
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_atomic(self.path, json.dumps({"fingerprint": self.current, "at": self.clock(), "verdicts": verdicts}), mode=0o600)
+        write_atomic(self.path, json.dumps({"fingerprint": self.current, "at": self.clock(), "verdict": verdict}), mode=0o600)
 
 
-def _aged(record: dict[str, Any], age_s: float) -> dict[str, Any]:
-    """Return a stored verdict whose text says when it was proved."""
+def _aged(verdict: dict[str, Any], age_s: float) -> dict[str, Any]:
+    """Return a stored verdict whose `found` says when it was proved."""
     minutes = int(age_s // 60)
     age = f"{minutes} min" if minutes < 120 else f"{minutes // 60} h"
-    text = "found" if record["verdict"] == "pass" else "reason"
-    return {**record, text: f"{record.get(text, '')} (proved {age} ago)", "seconds": 0.0}
+    return {**verdict, "found": f"{verdict['found']} (proved {age} ago)", "seconds": 0.0}

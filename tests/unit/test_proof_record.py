@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 load_file(content.plugins_dir() / "module_utils" / "atomic_files.py", "ansible.module_utils.atomic_files")
 proofs: Any = load_file(content.plugins_dir() / "module_utils" / "proof_record.py", "proof_record_here")
 PASSED = {"check": "slurm.job", "host": "ctl", "verdict": "pass", "found": "node1, node2", "seconds": 3.0, "started": 1000.0}
-SKIPPED = {"check": "slurm.preemption", "host": "ctl", "verdict": "skipped", "reason": "one partition", "seconds": 0.0}
+SKIPPED = {**PASSED, "verdict": "skipped", "reason": "no node is idle"}
 FAILED = {**PASSED, "verdict": "fail", "reason": "no output"}
 UNKNOWN = {**PASSED, "verdict": "unknown", "reason": "no answer"}
 
@@ -27,16 +27,13 @@ def record(folder: Path, *, current: str = "a", max_age_h: int = 24, now: float 
 
 
 def test_good_proof_is_reused_and_shows_its_age(tmp_path: Path) -> None:
-    """The verdicts come back with their age; the record is for root only."""
+    """The verdict comes back with its age; the record is for root only."""
     folder = tmp_path / "proofs"
-    record(folder).store([PASSED, SKIPPED])
+    record(folder).store(PASSED)
     soon, later = record(folder, now=1000.0 + 5 * 60).load(), record(folder, now=1000.0 + 3 * 3600).load()
 
-    assert [one["verdict"] for one in soon] == ["pass", "skipped"]
-    assert soon[0]["found"] == "node1, node2 (proved 5 min ago)"
-    assert later[1]["reason"] == "one partition (proved 3 h ago)"
-    assert later[0]["started"] == 1000.0
-    assert later[0]["seconds"] == 0.0
+    assert soon["found"] == "node1, node2 (proved 5 min ago)"
+    assert later == {**PASSED, "found": "node1, node2 (proved 3 h ago)", "seconds": 0.0}
     assert (folder.stat().st_mode & 0o777, (folder / "slurm.json").stat().st_mode & 0o777) == (0o700, 0o600)
 
 
@@ -47,30 +44,30 @@ def test_good_proof_is_reused_and_shows_its_age(tmp_path: Path) -> None:
 )
 def test_proof_is_repeated(tmp_path: Path, changed: dict[str, Any]) -> None:
     """A record of another state, age or clock is not used."""
-    record(tmp_path).store([PASSED])
+    record(tmp_path).store(PASSED)
 
-    assert record(tmp_path, **changed).load() == []
+    assert record(tmp_path, **changed).load() is None
 
 
-@pytest.mark.parametrize("verdicts", [[FAILED], [PASSED, UNKNOWN], [SKIPPED], []])
-def test_only_good_proofs_are_kept(tmp_path: Path, verdicts: list[dict[str, Any]]) -> None:
-    """A failed, unknown or empty proof also removes the earlier good one."""
-    record(tmp_path).store([PASSED])
-    record(tmp_path).store(verdicts)
+@pytest.mark.parametrize("verdict", [FAILED, UNKNOWN, SKIPPED], ids=lambda verdict: verdict["verdict"])
+def test_only_a_pass_is_kept(tmp_path: Path, verdict: dict[str, Any]) -> None:
+    """Another verdict also removes the earlier pass."""
+    record(tmp_path).store(PASSED)
+    record(tmp_path).store(verdict)
 
-    assert record(tmp_path).load() == []
+    assert record(tmp_path).load() is None
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", "{}", '{"fingerprint": "a", "at": "x", "verdicts": []}', '{"fingerprint": "a", "at": 1, "verdicts": 3}']
+    "text", ["", "{", "[]", "{}", '{"fingerprint": "a", "at": "x", "verdict": {}}', '{"fingerprint": "a", "at": 1000, "verdict": 3}']
 )
 def test_damaged_record_repeats_the_proof(tmp_path: Path, text: str) -> None:
     """A torn or foreign file is no proof."""
     (tmp_path / "slurm.json").write_text(text)
 
-    assert record(tmp_path).load() == []
-    (tmp_path / "slurm.json").write_text(json.dumps({"fingerprint": "a", "at": 1000.0, "verdicts": [PASSED]}))
-    assert record(tmp_path).load() != []
+    assert record(tmp_path).load() is None
+    (tmp_path / "slurm.json").write_text(json.dumps({"fingerprint": "a", "at": 1000.0, "verdict": PASSED}))
+    assert record(tmp_path).load() is not None
 
 
 def test_fingerprint_follows_files_units_and_facts(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ effects: Any = load_role_module("slurm", "slurm_effects")
 trials: Any = sys.modules["ansible.module_utils.slurm_test_jobs"]
 ask: Any = sys.modules["ansible.module_utils.slurm_commands"]
 
+TESTS = ("job", "preemption")
 PING = "Slurmctld(primary) at ctl1 is UP\nSlurmctld(backup) at ctl2 is UP\n"
 
 
@@ -282,7 +283,7 @@ def test_job_uses_a_partition_that_accepts_it(changes: dict[str, str], config: s
         monkeypatch.setattr(effects, "find_partitions", lambda slurm=slurm, **given: trials.find_partitions(slurm, **given))
         monkeypatch.setattr(effects, "run_multi_node_job", lambda one, pair, slurm=slurm: trials.run_multi_node_job(one, pair, slurm))
         verdicts = effects.Verdicts("slurm", "ctl1")
-        effects.check_jobs(verdicts, [node("n3"), node("n4")])
+        effects.check_jobs(verdicts, [node("n3"), node("n4")], ["job", "preemption"])
         records.append(verdicts.records)
 
     assert [one["verdict"] for one in records[0]] == ["pass", "skipped"]
@@ -430,42 +431,60 @@ def test_user_isolation_settings_are_checked(
     assert all(one["reason"] for one in verdicts.records if one["verdict"] != "pass")
 
 
-def job_record(tmp_path: Path, current: str, *, max_age_h: int = 24) -> Any:
-    """Return the record of the test jobs in a folder of the test."""
-    return effects.ProofRecord("slurm", current, max_age_h, folder=tmp_path / "proofs", clock=lambda: 1000.0)
+def proofs(tmp_path: Path, current: str, *, max_age_h: int = 24) -> Any:
+    """Return the proofs of both test jobs in a folder of the test."""
+    folder = tmp_path / "proofs"
+    return {check: effects.ProofRecord(f"slurm.{check}", current, max_age_h, folder=folder, clock=lambda: 1000.0) for check in TESTS}
 
 
-def test_test_jobs_run_again_only_after_a_change_or_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second verification shows the first one's result with its age; a changed node, or an age of 0, runs the jobs."""
-    runs = []
+@pytest.fixture
+def ran(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Replace the test jobs: the job passes, and preemption is skipped as on a busy cluster. Return the tests of each run."""
+    runs: list[Any] = []
 
-    def check_jobs(verdicts: Any, nodes: Any) -> None:
-        runs.append(len(nodes))
-        verdicts.add("job", "pass", expected="1 node", found="node1")
+    def check_jobs(verdicts: Any, _nodes: Any, checks: Any) -> None:
+        runs.append(list(checks))
+        if "job" in checks:
+            verdicts.add("job", "pass", expected="1 node", found="node1")
+        if "preemption" in checks:
+            verdicts.skip("preemption", "no idle node")
 
     monkeypatch.setattr(effects, "check_jobs", check_jobs)
     monkeypatch.setattr(effects, "fingerprint", lambda files, units, facts: repr((sorted(map(str, files)), units, list(facts))))
+    return runs
+
+
+def verify_jobs(tmp_path: Path, nodes: Any, *, max_age_h: int = 24) -> dict[str, Any]:
+    """Return the verdict of each test job, by its name."""
+    verdicts = effects.Verdicts("slurm", "ctl1")
+    effects.prove_jobs(verdicts, nodes, proofs(tmp_path, effects.job_fingerprint(tmp_path, nodes), max_age_h=max_age_h))
+    return {one["check"].removeprefix("slurm."): one for one in verdicts.records}
+
+
+def test_test_jobs_run_again_only_after_a_change_or_on_request(tmp_path: Path, ran: list[Any]) -> None:
+    """A second verification shows the first one's pass with its age; a changed node, or an age of 0, runs the jobs."""
     (tmp_path / "slurm.conf").write_text("")
-    idle, drained = [node("node1")], [node("node1", "IDLE+DRAIN", gpus="")]
+    idle_node, drained = [node("node1")], [node("node1", "IDLE+DRAIN", gpus="")]
 
-    def verify(nodes: Any, *, max_age_h: int = 24) -> Any:
-        verdicts = effects.Verdicts("slurm", "ctl1")
-        effects.prove_jobs(verdicts, nodes, job_record(tmp_path, effects.job_fingerprint(tmp_path, nodes), max_age_h=max_age_h))
-        return verdicts.records
+    assert verify_jobs(tmp_path, idle_node)["job"]["found"] == "node1"
+    assert verify_jobs(tmp_path, idle_node)["job"]["found"] == "node1 (proved 0 min ago)"
+    assert "job" in verify_jobs(tmp_path, drained)
+    assert "job" in verify_jobs(tmp_path, idle_node, max_age_h=0)
+    assert [run.count("job") for run in ran] == [1, 0, 1, 1]
 
-    assert [one["found"] for one in verify(idle)] == ["node1"]
-    assert [one["found"] for one in verify(idle)] == ["node1 (proved 0 min ago)"]
-    assert runs == [1]
-    verify(drained)
-    verify(idle, max_age_h=0)
-    assert runs == [1, 1, 1]
+
+def test_skipped_test_job_is_tried_again(tmp_path: Path, ran: list[Any]) -> None:
+    """A busy cluster proves nothing: the next verification tries the skipped test only."""
+    assert verify_jobs(tmp_path, [node("node1")])["preemption"]["verdict"] == "skipped"
+    assert verify_jobs(tmp_path, [node("node1")])["preemption"]["reason"] == "no idle node"
+    assert ran == [["job", "preemption"], ["preemption"]]
 
 
 def test_failed_test_job_is_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A failure is never kept."""
-    monkeypatch.setattr(effects, "check_jobs", lambda verdicts, _nodes: verdicts.add("job", "fail", fix="see the log"))
+    monkeypatch.setattr(effects, "check_jobs", lambda verdicts, _nodes, _checks: verdicts.add("job", "fail", fix="see the log"))
     for _ in range(2):
         verdicts = effects.Verdicts("slurm", "ctl1")
-        effects.prove_jobs(verdicts, [node("node1")], job_record(tmp_path, "same"))
+        effects.prove_jobs(verdicts, [node("node1")], proofs(tmp_path, "same"))
         assert verdicts.records[0]["verdict"] == "fail"
-        assert not (tmp_path / "proofs" / "slurm.json").exists()
+        assert not (tmp_path / "proofs" / "slurm.job.json").exists()

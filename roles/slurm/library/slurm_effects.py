@@ -12,6 +12,7 @@ import json
 import os
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.proof_record import ProofRecord, fingerprint
@@ -27,6 +28,11 @@ from ansible.module_utils.slurm_test_jobs import (
     run_multi_node_job,
 )
 from ansible.module_utils.verdict_records import Verdicts
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ansible.module_utils.slurm_test_jobs import Partition
 
 APPLY_AGAIN = "apply the phase slurm again"
 # About ten thousand jobs with their scripts (a few KiB each), twice: slurmctld writes a new file before it removes the old one.
@@ -167,20 +173,27 @@ def check_isolation(verdicts: Verdicts, private_data: list[str]) -> None:
         )
 
 
-def check_jobs(verdicts: Verdicts, nodes: list[NodeState]) -> None:
-    """Run a job on two nodes, and one that is preempted."""
+def check_jobs(verdicts: Verdicts, nodes: list[NodeState], checks: Sequence[str]) -> None:
+    """Run those of the two tests in `checks`: `job` on two nodes, and `preemption`."""
     config = call(["scontrol", "show", "config"], CALL_S).text
     bound = re.search(r"^AccountingStorageEnforce\s*=.*associations", config, re.MULTILINE) is not None
     partitions, closed = find_partitions(bound=bound)
     pair = pick_pair(nodes, partitions)
     if pair is None:
-        for check in ("job", "preemption"):
+        for check in checks:
             if idle(nodes):
                 verdicts.add(check, **no_usable_partition(closed)._asdict())
             else:
                 verdicts.skip(check, "no node is idle: all run jobs or are out of service")
         return
-    verdicts.add("job", **run_multi_node_job(*pair)._asdict())
+    if "job" in checks:
+        verdicts.add("job", **run_multi_node_job(*pair)._asdict())
+    if "preemption" in checks:
+        check_preemption(verdicts, nodes, partitions, config)
+
+
+def check_preemption(verdicts: Verdicts, nodes: list[NodeState], partitions: Sequence[Partition], config: str) -> None:
+    """Run a job that is preempted, if the configuration allows preemption. `config` is the output of `scontrol show config`."""
     by = re.search(r"^PreemptType\s*=\s*(\S+)", config, re.MULTILINE)
     kind = by[1] if by else ""
     shown = (
@@ -199,14 +212,16 @@ def check_jobs(verdicts: Verdicts, nodes: list[NodeState]) -> None:
     verdicts.add("preemption", **PreemptionTest(min(both, key=gpu_count).name).run(low, high)._asdict())
 
 
-def prove_jobs(verdicts: Verdicts, nodes: list[NodeState], record: ProofRecord) -> None:
-    """Run the test jobs, or report the last proof if it still holds."""
-    if kept := record.load():
-        verdicts.records += kept
-        return
+def prove_jobs(verdicts: Verdicts, nodes: list[NodeState], proofs: Mapping[str, ProofRecord]) -> None:
+    """Report each proof that still holds, and run the tests of the others. `proofs` has one for each test."""
+    kept = {check: proof.load() for check, proof in proofs.items()}
+    verdicts.records += [verdict for verdict in kept.values() if verdict]
+    due = [check for check, verdict in kept.items() if not verdict]
     before = len(verdicts.records)
-    check_jobs(verdicts, nodes)
-    record.store(verdicts.records[before:])
+    if due:
+        check_jobs(verdicts, nodes, due)
+    for verdict in verdicts.records[before:]:
+        proofs[verdict["check"].removeprefix("slurm.")].store(verdict)
 
 
 def job_fingerprint(config_dir: Path, nodes: list[NodeState]) -> str:
@@ -248,7 +263,8 @@ def main() -> None:
         nodes = check_nodes(verdicts, options["nodes"], Path(options["descriptions"]))
         if options["run_jobs"]:
             current = job_fingerprint(Path(options["config_dir"]), nodes)
-            prove_jobs(verdicts, nodes, ProofRecord("slurm", current, options["max_age_h"]))
+            tests = {check: ProofRecord(f"slurm.{check}", current, options["max_age_h"]) for check in ("job", "preemption")}
+            prove_jobs(verdicts, nodes, tests)
         else:
             verdicts.skip("job", "slurm_verify_jobs is false")
     verdicts.finish(module)
