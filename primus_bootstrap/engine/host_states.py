@@ -23,6 +23,11 @@ _SLURM_FLAGS = "~#!%$@^-+"
 _UNREACHABLE = frozenset({"timeout", "refused", "unreachable", "name", "lost"})
 
 
+# The reason of a host that the bench has not measured yet: roles/bench/vars/main.yml. The phase bench of the run releases it.
+_BENCH_PENDING = "bench pending"
+_WAIT = "wait until the run has ended"
+
+
 @dataclass(frozen=True, slots=True)
 class HostState:
     """The state of one host, with the reason and the fix (empty for READY)."""
@@ -45,6 +50,8 @@ def host_state(answer: Answer, service: Service, record: HostRecord, *, applying
     if service.quarantine:
         silent = "" if answer.answered else "; the host does not answer"
         fix = f"repair it, then: primus-bootstrap node release hosts.yaml {service.host}"
+        if applying and service.quarantine.reason == _BENCH_PENDING:
+            fix = _WAIT
         return HostState(service.host, "QUARANTINED", f"{service.quarantine.owner}: {service.quarantine.reason}{silent}", fix)
     if answer.cause in _UNREACHABLE:
         return HostState(service.host, "UNREACHABLE", answer.detail, answer.fix)
@@ -78,7 +85,7 @@ def _gaps(answer: Answer, service: Service, record: HostRecord, *, applying: boo
     if not service.answered:
         yield service.health_reason, answer.fix or f"run `primus-bootstrap ssh -i hosts.yaml {service.host}` and look for an error"
     if record.applied is None:
-        fix = "wait until the run has ended" if applying else "primus-bootstrap apply hosts.yaml"
+        fix = _WAIT if applying else "primus-bootstrap apply hosts.yaml"
         yield "no full apply has succeeded here", fix
     if service.health == "unknown":
         yield f"health: {service.health_reason}", f"primus-bootstrap verify hosts.yaml --limit {service.host}"

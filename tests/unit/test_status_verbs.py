@@ -190,6 +190,16 @@ def test_a_quarantined_host_that_does_not_answer_is_both() -> None:
     assert (found.state, found.reason) == ("QUARANTINED", "ada: fan; the host does not answer")
 
 
+@pytest.mark.parametrize(
+    ("reason", "applying", "fix"), [("bench pending", True, "wait"), ("bench pending", False, "repair"), ("fan", True, "repair")]
+)
+def test_a_host_that_waits_for_its_bench_needs_no_repair(reason: str, applying: bool, fix: str) -> None:  # noqa: FBT001 (a table's column)
+    """The run that is going on measures it; a quarantine for another reason stays."""
+    found = host_state(ANSWERED, replace(HEALTHY, quarantine=Quarantine("primus-bench", reason, 5.0)), KNOWN, applying=applying)
+
+    assert (found.state, found.fix.startswith(fix)) == ("QUARANTINED", True)
+
+
 @pytest.fixture
 def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A hosts.yaml with two hosts: the first answers, the second does not."""

@@ -293,7 +293,7 @@ def _require_torch(plan: Plan) -> str:
     except TimeoutError:
         return ""  # a slow file system; torchrun reports a missing torch
     if done.code:
-        fix = "pass --venv or --python with the Python that has torch, or run one process with --single"
+        fix = "pass --venv or --python with a Python that has torch (a submitted job: workload_venv), or run one process with --single"
         raise PlanError(f"{plan.python} has no torch, which is needed to start the ranks", fix=fix)
     return done.stdout.strip()
 
