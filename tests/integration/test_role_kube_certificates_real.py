@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import threading
 from typing import TYPE_CHECKING
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-POD = "kube-scheduler"
+# The role finds the program in the list of all processes, and this machine may run a real kube-scheduler.
+POD = f"kube-scheduler-of-test-{os.getpid()}"
 MANIFEST = """apiVersion: v1
 kind: Pod
 metadata:
@@ -76,7 +78,7 @@ def restart(folder: Path, wait_s: int) -> subprocess.CompletedProcess[str]:
     """Restart the pod with the tasks of the role."""
     values = {
         "kube_certificates_manifest_dir": str(folder), "kube_certificates_program_dir": str(folder), "kube_certificates_wait_s": wait_s,
-        "kube_certificates_files": [], "_kube_certificates_stale": [POD],
+        "kube_certificates_files": [], "_kube_certificates_programs": [POD], "_kube_certificates_stale": [POD],
     }  # fmt: skip
     tasks = [
         {"ansible.builtin.include_role": {"name": "kube_certificates", "tasks_from": name}, "vars": values} for name in ("read", "restart")

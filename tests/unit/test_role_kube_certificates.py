@@ -170,7 +170,7 @@ def test_mark_is_one_annotation() -> None:
 
 
 def test_start_time_is_read_from_proc(tmp_path: Path) -> None:
-    """Start in ticks after boot, whatever the process name; the newest process counts."""
+    """Start in ticks after boot, whatever the process name; the newest process counts, and other programs do not."""
     line = "7 (kube (api) server) S 1 7 7 0 -1 0 0 0 0 0 0 0 0 0 20 0 9 0 {} 1 2"
     for pid, ticks in ((7, 1000), (8, 5000)):
         (tmp_path / str(pid)).mkdir()
@@ -178,7 +178,9 @@ def test_start_time_is_read_from_proc(tmp_path: Path) -> None:
         (tmp_path / str(pid) / "stat").write_text(line.format(ticks), encoding="ascii")
     (tmp_path / "uptime").write_text("500.0 1.0\n", encoding="ascii")
 
-    assert files.running(tmp_path, 10_000.0) == {"kube-apiserver": 10_000.0 - 500.0 + 5000 / files.os.sysconf("SC_CLK_TCK")}
+    began = 10_000.0 - 500.0 + 5000 / files.os.sysconf("SC_CLK_TCK")
+    assert files.running(["kube-apiserver", "etcd"], tmp_path, 10_000.0) == {"kube-apiserver": began}
+    assert files.running(["etcd"], tmp_path, 10_000.0) == {}
 
 
 def test_local_api_server_must_be_ready_before_the_next_pod() -> None:

@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""Read the Kubernetes certificates of a host, and when its control plane started: the Ansible module `kube_certificate_files`.
+"""Read the Kubernetes certificates of a host, and when the programs that use them started: the Ansible module `kube_certificate_files`.
 
 Own module: community.crypto.x509_certificate_info needs a library on the host and cannot read the certificate in a kubeconfig. This one
 changes nothing and returns certificates only: private keys in kubeconfigs and PEM files stay on the host.
@@ -20,8 +20,6 @@ from ansible.module_utils.basic import AnsibleModule
 
 PEM = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 CLIENT = re.compile(r"client-certificate-data:\s*[\"']?([A-Za-z0-9+/=]+)")
-# Programs of the control plane.
-PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 
 
 def certificate_in(text: str) -> str:
@@ -56,14 +54,14 @@ def started(stat: str, uptime_s: float, now: float, ticks: int) -> float:
     return now - uptime_s + int(stat.rsplit(")", 1)[1].split()[19]) / ticks
 
 
-def running(proc: Path, now: float) -> dict[str, float]:
-    """Return the start time of each running program of the control plane."""
+def running(programs: list[str], proc: Path, now: float) -> dict[str, float]:
+    """Return the start time of those of the programs that run, by their names."""
     uptime_s, ticks = float((proc / "uptime").read_text(encoding="ascii").split()[0]), os.sysconf("SC_CLK_TCK")
     found: dict[str, float] = {}
     for path in proc.glob("[0-9]*/cmdline"):
         with suppress(OSError, IndexError, ValueError):
             name = path.read_bytes().split(b"\0")[0].rsplit(b"/", 1)[-1].decode("utf-8", "replace")
-            if name in PROGRAMS:
+            if name in programs:
                 began = started(path.with_name("stat").read_text(encoding="utf-8", errors="replace"), uptime_s, now, ticks)
                 found[name] = max(found.get(name, 0.0), began)
     return found
@@ -72,11 +70,12 @@ def running(proc: Path, now: float) -> dict[str, float]:
 def main() -> None:
     """Read the certificates and the running programs."""
     module = AnsibleModule(
-        argument_spec={"patterns": {"type": "list", "elements": "str", "required": True}},
+        argument_spec={name: {"type": "list", "elements": "str", "required": True} for name in ("patterns", "programs")},
         supports_check_mode=True,
     )
     certificates, unread = read(module.params["patterns"])
-    module.exit_json(changed=False, certificates=certificates, unread=unread, running=running(Path("/proc"), time.time()))
+    started_at = running(module.params["programs"], Path("/proc"), time.time())
+    module.exit_json(changed=False, certificates=certificates, unread=unread, running=started_at)
 
 
 if __name__ == "__main__":
