@@ -13,7 +13,7 @@ from primus_bootstrap.cli.service_states import read_service_states
 from primus_bootstrap.core.errors import RunError
 from primus_bootstrap.inventory.job_file import inventory_facts
 from primus_bootstrap.launch.watch.job_request import candidate_hosts, target_of
-from primus_bootstrap.launch.watch.job_spec import DIRECT, KUBERNETES
+from primus_bootstrap.launch.watch.job_spec import DIRECT, KUBERNETES, SLURM
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -39,7 +39,8 @@ def hosts_for_job(cluster: Cluster, request: JobRequest, *, timeout_s: float) ->
     target = target_of(request, facts)
     if not hosts and target == KUBERNETES:
         return HostSelection((), (), (), {}, {})  # the inventory does not contain the nodes of this cluster
-    unavailable = unavailable_hosts(read_service_states(cluster, [*hosts, *spares], timeout_s=timeout_s))
+    states = read_service_states(cluster, [*hosts, *spares], timeout_s=timeout_s)
+    unavailable = unavailable_hosts(states, by_slurm=target == SLURM)
     named = {*request.hosts, *request.spares}
     # Slurm and Kubernetes have an order of their own, and so have hosts that the job names.
     sortable = [host for host in (*hosts, *spares) if host not in unavailable and host not in named and target == DIRECT]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import tempfile
-import time
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -30,9 +28,11 @@ from primus_bootstrap.cli.options import (
 from primus_bootstrap.cli.printed_commands import with_inventory
 from primus_bootstrap.cli.report_view import next_steps, print_report
 from primus_bootstrap.cli.run_verbs import run_options, run_plan
+from primus_bootstrap.cli.torch_check import check_torch
+from primus_bootstrap.cli.workload_follow import follow_job
 from primus_bootstrap.cli.workload_hosts import hosts_for_job
-from primus_bootstrap.cli.workload_view import event_line, print_job, print_jobs
-from primus_bootstrap.core.errors import PlanError, RunError, UnknownError, UsageError
+from primus_bootstrap.cli.workload_view import print_job, print_jobs
+from primus_bootstrap.core.errors import PlanError, RunError, UsageError
 from primus_bootstrap.engine.plan import make_plan
 from primus_bootstrap.engine.ssh import known_hosts_path, ssh_arguments
 from primus_bootstrap.fleet.jobs import NO_SUCH_JOB, JobCommands, JobStatus, read_list, read_show
@@ -53,8 +53,6 @@ if TYPE_CHECKING:
 PLAYBOOK = "workload.yml"
 SCHEMA = "primus.workload/1"
 _GROUP = "primus_watch"
-_FOLLOW_S = 3.0
-_SILENCE_S = 300.0  # a service host may be rebooting
 
 app = typer.Typer(no_args_is_help=True, help="Training jobs that survive the loss of a host: submit, list, show, cancel and resume them.")
 
@@ -102,6 +100,8 @@ def submit(
     selection = hosts_for_job(cluster, request, timeout_s=timeout_s)
     for line in selection.lines():
         say(line)
+    target = target_of(request, inventory_facts(cluster))
+    check_torch(cluster, request, target, selection.hosts, become_password=options.become_password, timeout_s=timeout_s)
     id_ = request.id or new_id(request.name)
     say(f"submitting {id_}")
     found = {
@@ -113,7 +113,7 @@ def submit(
         variables = Path(folder) / "job.yml"
         variables.write_text(yaml.safe_dump({**job_file.values, **found}, sort_keys=False), encoding="utf-8")
         report = run_plan(cluster, plan, replace(options, extra_vars=(f"@{variables}",), submits=True))
-    target, watcher = target_of(request, inventory_facts(cluster)), plan.hosts[0]
+    watcher = plan.hosts[0]
     if as_json:
         answer = {"id": id_, "target": target, "host": watcher, "folder": f"{request.folder}/{id_}"}
         emit_json({"schema": SCHEMA, **answer, "offer": asdict(selection), "run": report.run, "exit_code": report.exit_code})
@@ -124,7 +124,7 @@ def submit(
         following = f"{_command('status', cluster.path, id_)} --follow"
         emit(f"submitted {id_} ({PLATFORMS.get(target, target)}), watched by {watcher}; next: {following}")
     if follow and not report.exit_code:
-        raise typer.Exit(_follow(_WatcherClient(cluster, options.become_password, timeout_s), id_, as_json=as_json))
+        raise typer.Exit(follow_job(_WatcherClient(cluster, options.become_password, timeout_s), id_, as_json=as_json))
     raise typer.Exit(report.exit_code)
 
 
@@ -166,7 +166,7 @@ def status(
     path, job = _job_id(words)
     client = _connect(path, timeout_s, ask_become_pass=ask_become_pass, ask_vault_pass=ask_vault_pass, vault=vault_password_file)
     if follow:
-        raise typer.Exit(_follow(client, job, as_json=as_json))
+        raise typer.Exit(follow_job(client, job, as_json=as_json))
     status_ = client.show(job)
     if as_json:
         emit_json({"schema": SCHEMA, **asdict(status_)})
@@ -328,49 +328,6 @@ def _job_id(words: list[str]) -> tuple[Path, str]:
         fix = "give the name, a dash and six hexadecimal digits; list the ids: primus-bootstrap workload list hosts.yaml --all"
         raise UsageError(f"{job} is not the id of a job", fix=fix)
     return path, job
-
-
-def _follow(client: _WatcherClient, job: str, *, as_json: bool) -> int:
-    """Print a job's events until the job has ended; return 0 if it is done.
-
-    Raises:
-        UnknownError: No service host has answered for _SILENCE_S; the state of the job is unknown.
-    """
-    offset = 0
-    while True:
-        status_ = _wait_for_status(client, job, events_from=offset)
-        for event in status_.events:
-            emit(json.dumps(event) if as_json else event_line(event))
-        if status_.events_end != offset:  # there may be more events than one answer contains, among them the last ones
-            offset = status_.events_end
-            continue
-        if status_.ended:
-            if as_json:
-                emit(json.dumps(asdict(status_)))
-            else:
-                print_job(status_, client.cluster.path)
-            return 0 if status_.phase == DONE else RunError.exit_code
-        time.sleep(_FOLLOW_S)
-
-
-def _wait_for_status(client: _WatcherClient, job: str, *, events_from: int) -> JobStatus:
-    """Return the status of a job. Retry for _SILENCE_S while no service host answers, and report that once."""
-    began, silent = time.monotonic(), False
-    while True:
-        try:
-            found = client.show(job, events_from=events_from)
-        except RunError as error:
-            if time.monotonic() - began > _SILENCE_S:
-                what = f"the state of {job} is unknown: no answer for {_SILENCE_S / 60:.0f} minutes: {error.what}"
-                raise UnknownError(what, fix=f"{error.fix}; then: primus-bootstrap workload status hosts.yaml {job} --follow") from error
-            if not silent:
-                say(f"{error.what}; retrying for {_SILENCE_S / 60:.0f} minutes, the job continues meanwhile")
-            silent = True
-            time.sleep(_FOLLOW_S)
-        else:
-            if silent:
-                say(f"{client.answering} answers again")
-            return found
 
 
 def _print_result(message: str, data: Mapping[str, Any], *, as_json: bool) -> None:

@@ -18,7 +18,7 @@ import yaml
 
 from primus_bootstrap.bench.report.build import report_files
 from primus_bootstrap.bench.results.store import BenchStore
-from primus_bootstrap.cli import workload_verbs as verbs
+from primus_bootstrap.cli import workload_follow
 from primus_bootstrap.core.atomic_files import write_atomic
 from primus_bootstrap.core.errors import PlanError, RunError, UnknownError
 from primus_bootstrap.fleet.jobs import JobCommands, JobStatus, read_status
@@ -139,7 +139,7 @@ def test_the_selected_hosts_are_passed_to_the_role(cli: Cli, tmp_path: Path) -> 
     offer = json.loads(done.stdout)["offer"]
 
     assert done.returncode == 4, done.stderr
-    assert "gone may be quarantined: it does not answer" in done.stderr
+    assert "gone does not answer" in done.stderr
     assert "; spare two takes its place\n" in done.stderr
     assert (offer["hosts"], offer["spares"], [one["host"] for one in offer["left_out"]]) == (["here"], ["two"], ["gone"])
     assert offer["slow"] == {"here": "gemm on 0: 67 % of its peers' median"}
@@ -149,7 +149,7 @@ def test_the_selected_hosts_are_passed_to_the_role(cli: Cli, tmp_path: Path) -> 
 
 
 def test_a_job_without_enough_hosts_in_service_is_not_started(cli: Cli, tmp_path: Path) -> None:
-    """A silent host may be quarantined, and there is no spare."""
+    """A host does not answer, and there is no spare."""
     path = tmp_path / "hosts.yaml"
     inventory = yaml.safe_load(path.read_text(encoding="utf-8"))
     # Port 1 is closed.
@@ -158,8 +158,8 @@ def test_a_job_without_enough_hosts_in_service_is_not_started(cli: Cli, tmp_path
     done = cli("submit", "debug-dense", "--user", "ada", "-e", "workload_nodes=1")
 
     assert done.returncode == 3, done.stderr
-    assert "workload_nodes is 1, and only 0 hosts can be offered: gone may be quarantined: it does not answer" in done.stderr
-    assert "fix: repair hosts of unknown state (primus-bootstrap node list hosts.yaml)" in done.stderr
+    assert "workload_nodes is 1, and only 0 hosts can be offered: gone does not answer" in done.stderr
+    assert "fix: start or repair the other hosts (primus-bootstrap node list hosts.yaml)" in done.stderr
     assert not list((tmp_path / ".primus").rglob("plan.json"))
 
 
@@ -350,10 +350,10 @@ def test_following_survives_a_service_host_that_is_silent_for_a_moment(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], phase: str, code: int
 ) -> None:
     """The silence is reported once, and does not change the exit code."""
-    monkeypatch.setattr(verbs, "_FOLLOW_S", 0.01)
+    monkeypatch.setattr(workload_follow, "_FOLLOW_S", 0.01)
     client: Any = FakeClient(shown("running"), SILENT, SILENT, shown("running"), shown(phase))
 
-    assert verbs._follow(client, ID, as_json=True) == code
+    assert workload_follow.follow_job(client, ID, as_json=True) == code
     assert capsys.readouterr().err.splitlines() == [
         "no host of primus_watch answers: ctl1: timed out; retrying for 5 minutes, the job continues meanwhile",
         "ctl2 answers again",
@@ -362,14 +362,14 @@ def test_following_survives_a_service_host_that_is_silent_for_a_moment(
 
 def test_following_ends_with_exit_code_6_if_no_service_host_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """An unknown job is reported at once."""
-    monkeypatch.setattr(verbs, "_FOLLOW_S", 0.01)
-    monkeypatch.setattr(verbs, "_SILENCE_S", 0.1)
+    monkeypatch.setattr(workload_follow, "_FOLLOW_S", 0.01)
+    monkeypatch.setattr(workload_follow, "_SILENCE_S", 0.1)
     silent: Any = FakeClient(shown("running"), SILENT)
     missing: Any = FakeClient(PlanError(f"there is no job {ID}", fix="look"))
     with pytest.raises(UnknownError, match=f"the state of {ID} is unknown: .*ctl1: timed out") as unknown:
-        verbs._follow(silent, ID, as_json=False)
+        workload_follow.follow_job(silent, ID, as_json=False)
     with pytest.raises(PlanError):
-        verbs._follow(missing, ID, as_json=False)
+        workload_follow.follow_job(missing, ID, as_json=False)
 
     assert unknown.value.exit_code == 6
     assert "start one of them; then: " in unknown.value.fix

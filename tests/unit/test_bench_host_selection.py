@@ -11,7 +11,7 @@ from primus_bootstrap.fleet.service import Quarantine, Service
 
 HOSTS, SPARES = ["gpu1", "gpu2", "gpu3"], ["gpu8", "gpu9"]
 ECC = ExcludedHost("gpu3", "is quarantined by ada (ECC errors)")
-SILENT = ExcludedHost("gpu1", "may be quarantined: it does not answer (no route)", known=False)
+SILENT = ExcludedHost("gpu1", "does not answer (no route)", known=False)
 
 
 def test_a_spare_replaces_a_quarantined_host() -> None:
@@ -50,7 +50,7 @@ def test_too_few_hosts_are_an_error() -> None:
     assert (
         known.value.fix == "release healthy hosts (primus-bootstrap node release hosts.yaml gpu3), or request fewer hosts (workload_nodes)"
     )
-    assert unknown.value.fix.startswith("repair hosts of unknown state (primus-bootstrap node list hosts.yaml), or")
+    assert unknown.value.fix.startswith("start or repair the other hosts (primus-bootstrap node list hosts.yaml), or")
 
 
 def test_slow_hosts_come_last() -> None:
@@ -63,7 +63,7 @@ def test_slow_hosts_come_last() -> None:
 
 
 def test_unavailable_hosts() -> None:
-    """Records of any owner count, damaged ones too; a silent host is available if a Slurm controller knows its state."""
+    """Records of any owner count, damaged ones too, and so do silent hosts."""
     found = unavailable_hosts(
         [
             Service("in", answered=True),
@@ -71,7 +71,8 @@ def test_unavailable_hosts() -> None:
             Service("dead", answered=False, quarantine=Quarantine("ada", "fan {{ broken }}", 5.0)),
             Service("torn", answered=True, quarantine=Quarantine("unknown", "x.json cannot be read", 0.0, readable=False)),
             Service("silent", answered=False, health_reason="no answer within 15 s"),
-            Service("slurms", answered=False, slurm="down*"),
+            Service("slurms", answered=False, slurm="idle", health_reason="no route to host"),
+            Service("rebooted", answered=True, slurm="down"),
         ]
     )
 
@@ -79,5 +80,20 @@ def test_unavailable_hosts() -> None:
         "pending": ("is quarantined by primus-bench (bench pending)", True),
         "dead": ("is quarantined by ada (fan (( broken )))", True),
         "torn": ("may be quarantined: x.json cannot be read", False),
-        "silent": ("may be quarantined: it does not answer (no answer within 15 s)", False),
+        "silent": ("does not answer (no answer within 15 s)", False),
+        "slurms": ("does not answer (no route to host)", False),
     }
+
+
+def test_a_job_of_slurm_gets_no_node_that_slurm_has_lost() -> None:
+    """Slurm would keep the job PENDING. A node that is drained, powered down or in use is left to Slurm."""
+    states = ["down", "down*", "idle*", "mixed*", "idle", "allocated", "drained", "idle~", ""]
+    services = [Service(f"n{number}", answered=True, slurm=state, slurm_reason="Not responding") for number, state in enumerate(states)]
+
+    assert {host: entry.reason for host, entry in unavailable_hosts(services, by_slurm=True).items()} == {
+        "n0": "is down in Slurm: Not responding",
+        "n1": "is down* in Slurm: Not responding",
+        "n2": "is idle* in Slurm: Not responding",
+        "n3": "is mixed* in Slurm: Not responding",
+    }
+    assert unavailable_hosts(services) == {}

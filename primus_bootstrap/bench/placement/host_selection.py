@@ -21,7 +21,7 @@ _MAX_REASON_CHARS = 200
 
 @dataclass(frozen=True, slots=True)
 class ExcludedHost:
-    """A host that the job does not get; with `known=False` it is unknown whether the host is in service."""
+    """A host that the job does not get. With `known=False` it is not in quarantine as far as is known, so a release does not help."""
 
     host: str
     reason: str
@@ -49,10 +49,13 @@ class HostSelection:
         return (*excluded, *(f"{host} is slow and comes last ({reason})" for host, reason in self.slow.items()))
 
 
-def unavailable_hosts(services: Iterable[Service]) -> dict[str, ExcludedHost]:
-    """Return the hosts that are quarantined by any owner, or whose state is unknown.
+def unavailable_hosts(services: Iterable[Service], *, by_slurm: bool = False) -> dict[str, ExcludedHost]:
+    """Return the hosts that are quarantined by any owner, that do not answer, or whose state is unknown.
 
-    Slurm's controllers have a copy of every record, so the state of a silent host is known if one of them answers for it.
+    Slurm's controllers have a copy of every record, so the quarantine of a silent host is known.
+
+    Args:
+        by_slurm: Slurm starts the job. A node that is down in Slurm gets no job, even if the host answers.
     """
     excluded = {}
     for service in services:
@@ -61,10 +64,20 @@ def unavailable_hosts(services: Iterable[Service]) -> dict[str, ExcludedHost]:
             excluded[service.host] = ExcludedHost(service.host, _clean(f"is quarantined by {record.owner} ({record.reason})"))
         elif record:
             excluded[service.host] = ExcludedHost(service.host, _clean(f"may be quarantined: {record.reason}"), known=False)
-        elif not service.answered and not service.slurm:
-            reason = f"may be quarantined: it does not answer ({service.health_reason})"
-            excluded[service.host] = ExcludedHost(service.host, _clean(reason), known=False)
+        elif not service.answered:
+            excluded[service.host] = ExcludedHost(service.host, _clean(f"does not answer ({service.health_reason})"), known=False)
+        elif by_slurm and _down_in_slurm(service):
+            why = f": {service.slurm_reason}" if service.slurm_reason else ""
+            excluded[service.host] = ExcludedHost(service.host, _clean(f"is {service.slurm} in Slurm{why}"), known=False)
     return excluded
+
+
+def _down_in_slurm(service: Service) -> bool:
+    """Return whether Slurm has lost the node.
+
+    The suffix `*` means that it does not answer: https://slurm.schedmd.com/sinfo.html (NODE STATE CODES).
+    """
+    return service.slurm.startswith("down") or service.slurm.endswith("*")
 
 
 def _clean(text: str) -> str:
@@ -99,7 +112,7 @@ def _too_few(left_out: Sequence[ExcludedHost], nodes: int, available: int) -> Pl
     known = [entry.host for entry in left_out if entry.known]
     steps = [
         *([f"release healthy hosts (primus-bootstrap node release hosts.yaml {known[0]})"] if known else []),
-        *(["repair hosts of unknown state (primus-bootstrap node list hosts.yaml)"] if len(known) < len(left_out) else []),
+        *(["start or repair the other hosts (primus-bootstrap node list hosts.yaml)"] if len(known) < len(left_out) else []),
         "request fewer hosts (workload_nodes)",
     ]
     hosts = f"{available} host{'s' if available != 1 else ''}"
