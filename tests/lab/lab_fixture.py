@@ -70,7 +70,7 @@ def applied_cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.Tem
         assert name, f"{kept}/hosts.yaml has no cluster_name"
         yield RunningLab(name[1], Path(kept))
         return
-    for running in create_lab(RunningLab(f"test{os.getpid()}-c", tmp_path_factory.mktemp("cluster"))):
+    for running in create_lab(RunningLab(f"test{os.getpid()}-c", tmp_path_factory.mktemp("cluster")), "--torch"):
         share(request, running)
         done = running.apply(timeout_s=3000)
         assert done.returncode == 0, done.stdout + done.stderr

@@ -13,7 +13,7 @@ from primus_bootstrap.bench.quarantine.policy import SHIPPED
 from tests.lab.lab_fixture import create_lab
 from tests.lab.lab_rig import RunningLab, run_cli
 from tests.lab.slurm_rig import Jobs
-from tests.lab.workload_fixture import MAKE_VENV, VENV, torch_mounted
+from tests.lab.workload_fixture import VENV
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +33,7 @@ STEPS = [
 def six(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningLab]:
     """Create node1 for services and six hosts with torch that have passed the gate."""
     running = RunningLab(f"test{os.getpid()}-six", tmp_path_factory.mktemp("six"))
-    for lab in create_lab(running, "--core", "--nodes", "7", *torch_mounted()):
+    for lab in create_lab(running, "--core", "--nodes", "7", "--torch"):
         policy = yaml.safe_load(SHIPPED.read_text())
         policy["tiers"]["quick"]["steps"] = STEPS
         (lab.folder / "policy.yml").write_text(yaml.safe_dump(policy))
@@ -45,8 +45,6 @@ def six(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningLab]:
         }
         (lab.folder / "group_vars").mkdir(exist_ok=True)
         (lab.folder / "group_vars/all.yml").write_text(yaml.safe_dump(settings))
-        for node in NODES:
-            lab.sh(node, MAKE_VENV, timeout_s=300)
         done = lab.apply()
         assert done.returncode == 0, done.stdout + done.stderr
         yield lab

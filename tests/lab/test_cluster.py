@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.lab.lab_rig import ROOT
+from tests.lab.lab_rig import ROOT, run_cli
 
 if TYPE_CHECKING:
     from tests.lab.lab_rig import RunningLab
@@ -73,6 +73,15 @@ def test_plain_ansible_changes_nothing(applied_cluster: RunningLab) -> None:
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(re.findall(r"changed=0 .* failed=0", done.stdout)) == len(HOSTS), done.stdout[-4000:]
+
+
+def test_the_job_of_the_readme_runs_as_printed(applied_cluster: RunningLab) -> None:
+    """`workload submit … --follow` ends with the job done, on hosts with the torch of `make lab`."""
+    (line,) = re.findall(r"^\$ primus-bootstrap (workload submit .*)$", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    done = run_cli(*line.replace("inventory/lab", str(applied_cluster.hosts_file)).split(), timeout_s=900)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "every node ended with exit code 0" in done.stdout, done.stdout
 
 
 def test_user_has_the_same_files_on_every_host(applied_cluster: RunningLab) -> None:

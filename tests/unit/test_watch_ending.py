@@ -16,7 +16,7 @@ from primus_bootstrap.launch.diagnose.diagnosis import Diagnosis
 from primus_bootstrap.launch.diagnose.hang import Suspect
 from primus_bootstrap.launch.diagnose.rank_evidence import Evidence
 from primus_bootstrap.launch.ranks import rank_log
-from primus_bootstrap.launch.watch import classification
+from primus_bootstrap.launch.watch import classification, node_record
 from primus_bootstrap.launch.watch import job_folder as folders
 from primus_bootstrap.launch.watch import job_state as states
 from primus_bootstrap.launch.watch import observation as observations
@@ -169,3 +169,22 @@ def test_no_host_is_excluded_if_it_is_unclear_which_end_of_a_connection_failed()
 
     assert classification.classify(JOB, over(1), found, NODES).hosts == ("h2",)
     assert classification.classify(JOB, over(1), replace(found, node_unclear=True), NODES).hosts == ()
+
+
+@pytest.mark.parametrize(
+    ("log", "reason", "fix"),
+    [
+        ("primus-cli: python3 has no torch\n  fix: set workload_venv\n", "python3 has no torch (exit code 3)", "set workload_venv"),
+        ("primus-cli: python3 has no torch\n", "python3 has no torch (exit code 3)", "read the launchers' logs: attempts/1/"),
+        ("some output\n", "a node cannot run it (exit code 3)", "read the launchers' logs: attempts/1/"),
+    ],
+    ids=["with a fix", "without a fix", "no error"],
+)
+def test_the_error_of_a_launcher_is_the_reason_with_its_fix(tmp_path: Path, log: str, reason: str, fix: str) -> None:
+    """The user reads what the launcher printed, without looking for the log on a host."""
+    (tmp_path / "node-00000.log").write_text(f"primus-cli: an earlier error\n  fix: nothing\n{log}" if "primus-cli" in log else log)
+
+    outcome = classification.classify(JOB, over(3), NOTHING, NODES, launcher_error=node_record.last_error(tmp_path))
+
+    assert (outcome.kind, outcome.reason) == (classification.OWN, reason)
+    assert outcome.fix.startswith(fix)

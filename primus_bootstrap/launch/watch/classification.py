@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from primus_bootstrap.launch.diagnose.causes import CAUSE, HANG, HARDWARE, KILLED
 from primus_bootstrap.launch.watch import observation
 from primus_bootstrap.launch.watch.job_spec import KUBERNETES, SLURM
+from primus_bootstrap.launch.watch.node_record import LauncherError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -49,6 +50,7 @@ FROM_OUTSIDE = "stopped_from_outside"
 PREEMPTED = "preempted"
 # Causes of exclusions where it is unknown whether the host is faulty.
 UNCLEAR, NOT_STARTED = "node_unclear", "not_started"
+NO_ERROR = LauncherError()
 _MORE = "read the launchers' logs: attempts/{attempt}/node-*.log in the job's folder"
 
 
@@ -83,7 +85,9 @@ def deciding_code(codes: Iterable[int | None]) -> int | None:
     return (*specific, *others, *stopped, NOT_ITS_TURN)[0]
 
 
-def classify(job: Job, state: State, diagnosis: Diagnosis, node_hosts: Mapping[str, str], *, launcher_error: str = "") -> Outcome:
+def classify(
+    job: Job, state: State, diagnosis: Diagnosis, node_hosts: Mapping[str, str], *, launcher_error: LauncherError = NO_ERROR
+) -> Outcome:
     """Classify an attempt that has ended.
 
     Args:
@@ -91,7 +95,7 @@ def classify(job: Job, state: State, diagnosis: Diagnosis, node_hosts: Mapping[s
         state: Its state.
         diagnosis: What the logs show.
         node_hosts: Hosts of the job by the nodes' own hostnames.
-        launcher_error: The last error that a launcher printed.
+        launcher_error: The last error that a launcher printed, with its fix.
     """
     outcome = _cancelled(job, state) or _done(state) or _node_lost(job, state) or _early(job, state)
     if outcome is not None:
@@ -209,21 +213,21 @@ def _suspects(diagnosis: Diagnosis) -> tuple[str, ...]:
     return (diagnosis.first.node,) if diagnosis.first is not None else ()
 
 
-def _undiagnosed(job: Job, state: State, launcher_error: str) -> Outcome:
+def _undiagnosed(job: Job, state: State, error: LauncherError) -> Outcome:
     code = state.current.exit_code
     more = _MORE.format(attempt=state.attempt)
     if state.stopping == STOP_HANG:
         return Outcome(OTHER, "no_progress", state.reason, more)
     if state.stopping == STOP_NOT_STARTED:
-        return Outcome(OTHER, NOT_STARTED, "; ".join(part for part in (state.reason, launcher_error) if part), _start_fix(job, state))
+        return Outcome(OTHER, NOT_STARTED, "; ".join(part for part in (state.reason, error.what) if part), _start_fix(job, state))
     for known, cause, reason, kind in _BY_CODE:
         if code == known:
-            return Outcome(kind, cause, f"{launcher_error or reason} (exit code {code})", more)
+            return Outcome(kind, cause, f"{error.what or reason} (exit code {code})", error.fix or more)
     if code in STOPPED and state.stopping in ("", STOP_FAILED):
         reason = f"stopped from outside before the first checkpoint (exit code {code})"
         return Outcome(UNFINISHED, FROM_OUTSIDE, reason, "find what stopped it: journalctl on its hosts, for the unit of the attempt")
-    details = "no node reported an exit code" if code is None else f"{launcher_error}{', ' if launcher_error else ''}exit code {code}"
-    return Outcome(OTHER, "unknown", f"the cause is unknown: {details}", more)
+    details = "no node reported an exit code" if code is None else f"{error.what}{', ' if error.what else ''}exit code {code}"
+    return Outcome(OTHER, "unknown", f"the cause is unknown: {details}", error.fix or more)
 
 
 def _may_exclude(state: State, hosts: Iterable[str]) -> bool:

@@ -108,7 +108,9 @@ class Watcher:
         hosts = {record.node: record.host for record in nodes}
         # A stop by this watcher is not the cause; a launcher that ended by itself may note it.
         noted = "" if state.stopping else next((record.note for record in nodes if record.note), "")
-        outcome = classification.classify(self.job, state, found, hosts, launcher_error=node_record.last_error(attempt) or noted)
+        printed = node_record.last_error(attempt)
+        error = printed if printed.what else node_record.LauncherError(noted)
+        outcome = classification.classify(self.job, state, found, hosts, launcher_error=error)
         decision = restart_policy.conclude(self.job, state, outcome, time.time())
         for item in decision.state.excluded:
             if item not in state.excluded:

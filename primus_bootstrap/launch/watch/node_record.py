@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 SCHEMA = "primus.node-record/1"
 _CLAIM = "claim"
 _ERROR = "primus-cli: "
+_FIX = "  fix: "
 _TAIL_BYTES = 1 << 14
 
 
@@ -74,15 +75,29 @@ def read_all(folder: Path) -> dict[int, NodeRecord]:
     return {record.rank: record for path in sorted(folder.glob("node-*.json")) for record in _read(path)}
 
 
-def last_error(folder: Path) -> str:
-    """Return the last error line that a launcher of the attempt printed itself; empty if there is none."""
-    found = ""
+@dataclass(frozen=True)
+class LauncherError:
+    """The error that a launcher printed itself; empty texts if there is none."""
+
+    what: str = ""
+    fix: str = ""
+
+
+def last_error(folder: Path) -> LauncherError:
+    """Return the last error that a launcher of the attempt printed itself."""
+    found = LauncherError()
     for path in sorted(folder.glob("node-*.log")):
         with suppress(OSError), path.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
             lines = file.read().decode("utf-8", "replace").splitlines()
-            found = next((line[len(_ERROR) :] for line in reversed(lines) if line.startswith(_ERROR)), found)
+            found = next((_parse(lines[number:]) for number in reversed(range(len(lines))) if lines[number].startswith(_ERROR)), found)
     return found
+
+
+def _parse(lines: list[str]) -> LauncherError:
+    """Parse the text of an error, whose fix is on the next line (`PrimusError.__str__`)."""
+    fix = lines[1] if len(lines) > 1 and lines[1].startswith(_FIX) else _FIX
+    return LauncherError(lines[0][len(_ERROR) :], fix[len(_FIX) :])
 
 
 def _read(path: Path) -> Iterator[NodeRecord]:
