@@ -105,3 +105,6 @@ def test_the_fix_for_a_lab_creates_its_hosts_with_torch(monkeypatch: pytest.Monk
         submit(monkeypatch, tmp_path, {"n1": 127})
 
     assert f"lab up --torch --name blue --dir {tmp_path}" in error.value.fix
+    with pytest.raises(PlanError) as error:
+        submit(monkeypatch, tmp_path, {"n1": 127}, venv="/opt/mine")
+    assert "lab up" not in error.value.fix
