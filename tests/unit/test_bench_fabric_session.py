@@ -342,14 +342,14 @@ def test_a_group_has_started_if_all_its_hosts_have(bench: Callable[..., Bench]) 
     assert not has_started(bench_run.store, ["n0", "n1"])
 
 
-def test_locations_are_switches_else_racks_else_subnets() -> None:
-    """As in Slurm's topology."""
+def test_locations_are_switches_else_racks_else_one() -> None:
+    """As in Slurm's topology. Addresses in several subnets are not several racks."""
     plain = {"switch": "", "rack": "", "address": "10.0.1.7"}
 
     assert find_locations({"a": {**plain, "switch": "s1", "rack": "r1"}, "b": plain}) == {"a": "s1", "b": ""}
     assert find_locations({"a": {**plain, "rack": "r1"}, "b": {**plain, "rack": "r2"}}) == {"a": "r1", "b": "r2"}
     assert find_locations({"a": plain, "b": {**plain, "address": "10.0.2.7"}, "c": {**plain, "address": "gpu3"}}) == {
-        "a": "10.0.1.0/24",
-        "b": "10.0.2.0/24",
+        "a": "unplaced",
+        "b": "unplaced",
         "c": "unplaced",
     }

@@ -6,7 +6,6 @@ next. A host that is lost or gets a job takes no further part.
 
 from __future__ import annotations
 
-import ipaddress
 from collections import defaultdict, deque
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -62,24 +61,17 @@ class _MissingAnswerError(Exception):
 
 
 def find_locations(facts: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
-    """Return the location of each host, as Slurm's topology uses it: its switch if any host states one, else its rack, else its subnet.
+    """Return the location of each host, as Slurm's topology uses it: its switch if any host states one, else its rack.
+
+    If no host states either, all have one location.
 
     Args:
-        facts: `switch`, `rack` and `address` by host; empty if not stated.
+        facts: `switch` and `rack` by host; empty if not stated.
     """
     for name in ("switch", "rack"):
         if any(fact[name] for fact in facts.values()):
             return {host: fact[name] for host, fact in facts.items()}
-    return {host: _subnet(fact["address"]) for host, fact in facts.items()}
-
-
-def _subnet(address: str) -> str:
-    """Return the /24 (IPv6: /64) of an address; all host names share one location."""
-    try:
-        parsed = ipaddress.ip_address(address)
-    except ValueError:
-        return "unplaced"
-    return str(ipaddress.ip_network(f"{parsed}/{24 if parsed.version == 4 else 64}", strict=False))
+    return dict.fromkeys(facts, "unplaced")
 
 
 def next_runs(schedule: FabricSchedule, floors: Floors, settings: JudgingSettings) -> tuple[GroupRun, ...]:

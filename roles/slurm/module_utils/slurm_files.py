@@ -229,7 +229,7 @@ def _partition(one: Mapping[str, Any], fleet: Fleet, known: Mapping[str, Node], 
 
 
 def topology(settings: Mapping[str, Any], nodes: Sequence[Node]) -> str:
-    """Return topology.conf; empty if slurm_topology is none or all nodes are in one place."""
+    """Return topology.conf; empty if slurm_topology is none, or hosts.yaml states neither switches nor racks."""
     return topology_conf(nodes) if settings["topology"] == "auto" else ""
 
 

@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-import ipaddress
 import json
 from dataclasses import MISSING, dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ansible.module_utils.slurm_host_lists import compress
 
@@ -123,7 +122,7 @@ def gres_conf(nodes: Iterable[Node]) -> str:
 
 
 def topology_conf(nodes: Sequence[Node]) -> str:
-    """Return topology.conf from switches, else racks, else subnets; empty if all nodes are in one.
+    """Return topology.conf from the stated switches, else the stated racks; empty if hosts.yaml states neither.
 
     Raises:
         ValueError: A switch is below two others, or below itself.
@@ -158,15 +157,5 @@ def _switch_paths(nodes: Sequence[Node]) -> dict[str, list[str]]:
         return {node.name: [part for part in node.switch.split("/") if part] or [UNKNOWN_SWITCH] for node in nodes}
     if any(node.rack for node in nodes):
         return {node.name: [node.rack or UNKNOWN_SWITCH] for node in nodes}
-    subnets = {node.name: [_subnet(node.address)] for node in nodes}
-    return subnets if len({path[0] for path in subnets.values()}) > 1 else {}
-
-
-def _subnet(address: str) -> str:
-    """Return a name for the /24 (IPv6: /64) network of an address; `unplaced` for a host name."""
-    try:
-        parsed: Any = ipaddress.ip_address(address)
-    except ValueError:
-        return UNKNOWN_SWITCH
-    network = ipaddress.ip_network(f"{parsed}/{24 if parsed.version == 4 else 64}", strict=False)
-    return "net-" + str(network.network_address).replace(".", "-").replace(":", "-").strip("-")
+    # Subnets say nothing about cables. A wrong topology delays large jobs and separates nodes that share a switch.
+    return {}
