@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,6 +25,7 @@ from primus_bootstrap.core.errors import PlanError
 from primus_bootstrap.engine.playbooks import hosts_of, load_phases
 from primus_bootstrap.inventory.load import load_cluster
 from primus_bootstrap.inventory.schema.specs import load_options
+from primus_bootstrap.kubernetes.preflight import release_of
 from primus_bootstrap.kubernetes.release import archive_fault
 from primus_bootstrap.lab.apt_settings import read_apt_settings
 from primus_bootstrap.lab.lab_values import LabError
@@ -108,7 +110,9 @@ def lock_(
     without_images = find_needs(cluster, uses_of(cluster))
     charts.fetch(without_images.charts, _chart_paths(cluster, without_images), _cache() / "charts", say)
     needs, rendered = charts.with_images(without_images, locked, _chart_paths(cluster, without_images))
-    new_lock, unresolved = make_lock(needs, locked, sources=_sources(cluster), folder=_cache(), progress=say, proofs=_proofs(needs))
+    new_lock, unresolved = make_lock(
+        needs, locked, sources=_sources(cluster), folder=_cache(), progress=say, proofs=_proofs(needs, cluster)
+    )
     changed = write_if_changed(path, lock_file.lock_text(replace(new_lock, charts=rendered)), mode=0o644)
     emit(f"{'wrote' if changed else 'unchanged:'} {short(path)}: {count(len(new_lock.items), 'item')} locked")
     for item in new_lock.items:
@@ -213,10 +217,10 @@ def _helm(cluster: Cluster, needs: Needs) -> str:
     return next((str(Path(path).absolute()) for path in paths if path and Path(path).is_file()), "")
 
 
-def _proofs(needs: Needs) -> dict[str, Callable[[Path], str]]:
-    """Return the functions that verify files without a checksum: Kubespray's release has a pinned commit."""
+def _proofs(needs: Needs, cluster: Cluster) -> dict[str, Callable[[Path], str]]:
+    """Return the functions that verify files without a checksum: Kubespray's release is a commit with a known tree."""
     release = [item.need.name for item in needs.requirements if item.need.kind == "file" and item.roles == ("kubespray",)]
-    return dict.fromkeys(release, archive_fault)
+    return dict.fromkeys(release, partial(archive_fault, release=release_of(cluster))) if release else {}
 
 
 def _print_images(needs: Needs) -> None:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap.cli.console import emit, emit_json, emit_table, plain_table
 from primus_bootstrap.core.errors import PlanError, UsageError
-from primus_bootstrap.inventory.kubespray_release import load_release
 from primus_bootstrap.kubernetes.kubespray_values import all_values
-from primus_bootstrap.kubernetes.preflight import provider
+from primus_bootstrap.kubernetes.preflight import provider, release_of
 
 if TYPE_CHECKING:
     from primus_bootstrap.inventory.cluster import Cluster
@@ -33,12 +32,14 @@ def show_part(cluster: Cluster, part: str, *, as_json: bool) -> None:
         raise PlanError("no host is in kube_control_plane: Kubespray is not used", fix="add a host to kube_control_plane in hosts.yaml")
     values = all_values(cluster, cluster.state_dir.absolute() / "kubespray")
     if as_json:
-        emit_json({"schema": "primus.kubespray-values/1", "release": load_release().version, "values": [asdict(value) for value in values]})
+        emit_json(
+            {"schema": "primus.kubespray-values/1", "release": release_of(cluster).version, "values": [asdict(value) for value in values]}
+        )
         return
     table = plain_table("variable", "value", "set by", "for", "why, or where")
     for value in values:
         table.add_row(value.name, _short(value.value), value.source, value.group or "-", value.reason)
-    emit(f"Kubespray {load_release().version}, cluster {cluster.name}")
+    emit(f"Kubespray {release_of(cluster).version}, cluster {cluster.name}")
     emit_table(table)
 
 

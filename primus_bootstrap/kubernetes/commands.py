@@ -1,6 +1,7 @@
 """Build the commands of Kubespray for each operation on a cluster.
 
-Source: the playbooks of v2.31 (https://github.com/kubernetes-sigs/kubespray/tree/v2.31.0), and docs/operations/nodes.md, upgrades.md
+Source: the playbooks of v2.31 (https://github.com/kubernetes-sigs/kubespray/tree/v2.31.0), to which those of the later releases in
+kubespray_releases.yml are equal in all that matters here, and docs/operations/nodes.md, upgrades.md
 and recover-control-plane.md there. Variables are passed as JSON: with `-e key=true` the value would be a string, which four asserts
 reject and all other conditions treat as true.
 """
@@ -36,6 +37,7 @@ class KubesprayPaths:
     hosts: Path  # hosts.yaml, or a run's snapshot of it
     generated: Path  # the inventory folder with the generated values. It comes first, so that `inventory_dir` is the folder of hosts.yaml.
     facts: Path  # the fact cache, one file per host
+    version: str  # the name of the release
 
     @property
     def inventory(self) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.core.errors import PlanError
-from primus_bootstrap.kubernetes.preflight import check_upgrade, provider, refuse_foreign
+from primus_bootstrap.kubernetes.preflight import check_upgrade, provider, refuse_foreign, release_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -23,7 +23,7 @@ def check_upgrade_step(cluster: Cluster, version: str) -> None:
     Raises:
         PlanError: One of these is violated.
     """
-    check_upgrade(last_versions(cluster), version)
+    check_upgrade(last_versions(cluster), version, release_of(cluster))
     first = next(iter(cluster.groups.get("kube_control_plane", ())), "")
     stated = str(cluster.view.variables(first).get("kube_version", "")) if first else ""
     if stated != version:

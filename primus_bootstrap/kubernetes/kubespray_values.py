@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap.core.errors import InventoryError
-from primus_bootstrap.inventory.kubespray_release import load_release
 from primus_bootstrap.inventory.rules.kubernetes import FIXED
 from primus_bootstrap.inventory.rules.kubespray import RUN_ONCE_NODES
 from primus_bootstrap.inventory.schema.groups import load_kubespray_variables
 from primus_bootstrap.inventory.schema.specs import load_options
+from primus_bootstrap.kubernetes.preflight import release_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -60,7 +60,7 @@ def _fixed(folder: Path) -> Iterator[Value]:
 
 
 def _base(cluster: Cluster, folder: Path) -> Iterator[Value]:
-    release = load_release()
+    release = release_of(cluster)
     yield _value(
         "kube_version",
         release.newest,

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap.core.commands import run_command
 from primus_bootstrap.core.errors import PlanError
-from primus_bootstrap.inventory.kubespray_release import load_release
+from primus_bootstrap.inventory.kubespray_release import VARIABLE, load_release, load_releases
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from primus_bootstrap.inventory.cluster import Cluster
+    from primus_bootstrap.inventory.kubespray_release import Release
     from primus_bootstrap.kubernetes.commands import Command, KubesprayPaths
 
 _LIMIT_S = 300
@@ -34,8 +35,22 @@ def refuse_foreign(cluster: Cluster, verb: str) -> None:
 
 def provider(cluster: Cluster) -> str:
     """Return `kubernetes_provider`: `kubespray` or `existing`."""
+    return _first_value(cluster, "kubernetes_provider", "kubespray")
+
+
+def release_of(cluster: Cluster) -> Release:
+    """Return the release of Kubespray that hosts.yaml names, or the default one.
+
+    Raises:
+        PlanError: There is no such release.
+    """
+    return load_release(_first_value(cluster, VARIABLE, ""))
+
+
+def _first_value(cluster: Cluster, name: str, default: str) -> str:
+    """Return a variable that has the same value for all hosts."""
     first = next(iter(cluster.hosts), None)
-    return str(cluster.view.variables(first.name).get("kubernetes_provider", "kubespray")) if first else "kubespray"
+    return str(cluster.view.variables(first.name).get(name, default)) if first else default
 
 
 def parse_version(text: str) -> tuple[int, int, int]:
@@ -50,17 +65,17 @@ def parse_version(text: str) -> tuple[int, int, int]:
     return int(match[1]), int(match[2]), int(match[3])
 
 
-def check_upgrade(running: Iterable[str], version: str) -> None:
+def check_upgrade(running: Iterable[str], version: str, release: Release) -> None:
     """Check that Kubernetes and Kubespray support an upgrade. An interrupted upgrade may be finished.
 
     Args:
         running: The current versions of the nodes.
         version: The target version.
+        release: The release of Kubespray.
 
     Raises:
         PlanError: The version is unsupported or older, or the upgrade skips a minor version.
     """
-    release = load_release()
     to = parse_version(version)
     if version not in release.kubernetes:
         raise PlanError(
@@ -73,9 +88,18 @@ def check_upgrade(running: Iterable[str], version: str) -> None:
             what = f"a node runs Kubernetes {text}, which is newer than {version}: Kubernetes does not support downgrades"
             raise PlanError(what, fix=f"upgrade to {text} or newer")
         if at[0] != to[0] or to[1] - at[1] > 1:
-            step = next((known for known in release.kubernetes if parse_version(known)[:2] == (at[0], at[1] + 1)), "")
-            fix = f"upgrade to {step} first" if step else f"first upgrade to {release.oldest} with an older release of Kubespray"
-            raise PlanError(f"an upgrade from {text} to {version} skips a minor version, which Kubernetes does not support", fix=fix)
+            what = f"an upgrade from {text} to {version} skips a minor version, which Kubernetes does not support"
+            raise PlanError(what, fix=_step_fix((at[0], at[1] + 1), release))
+
+
+def _step_fix(minor: tuple[int, int], release: Release) -> str:
+    """Return the upgrade to do first, with the release that can do it."""
+    others = (other for other in reversed(load_releases().values()) if other != release)
+    for one in (release, *others):
+        step = next((known for known in one.kubernetes if parse_version(known)[:2] == minor), "")
+        if step:
+            return f"upgrade to {step} first" + ("" if one == release else f", with `{VARIABLE}: {one.version}` in hosts.yaml")
+    return f"first upgrade to {release.oldest} with an older release of Kubespray"
 
 
 def read_inventory(paths: KubesprayPaths, environment: Mapping[str, str], secrets: Sequence[str] = ()) -> dict[str, Any]:
@@ -107,7 +131,7 @@ def check(paths: KubesprayPaths, commands: Sequence[Command], environment: Mappi
 
 
 def _run(argv: Sequence[str], paths: KubesprayPaths, environment: Mapping[str, str], what: str) -> str:
-    name = f"Kubespray {load_release().version}"
+    name = f"Kubespray {paths.version}"
     try:
         done = run_command(argv, timeout_s=_LIMIT_S, cwd=paths.release, env=environment, max_output_bytes=_OUTPUT_BYTES)
     except OSError as error:

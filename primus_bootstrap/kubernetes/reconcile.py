@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap.core.errors import PlanError
 from primus_bootstrap.core.structured import readable
+from primus_bootstrap.inventory.kubespray_release import VARIABLE, load_releases
 from primus_bootstrap.inventory.schema.groups import load_kubespray_variables
 from primus_bootstrap.kubernetes import commands
 from primus_bootstrap.kubernetes.preflight import parse_version
@@ -97,14 +98,15 @@ def choose(
         whole: Run the full play in any case.
 
     Raises:
-        PlanError: Kubernetes' version or a first control plane changed, the first run lacks hosts, or a host changed its groups without
-            being added or removed by Kubespray.
+        PlanError: Kubernetes' version or a first control plane changed, the release is an older one, the first run lacks hosts, or a
+            host changed its groups without being added or removed by Kubespray.
     """
     away = [host for host in now.hosts if host not in present]
     if before is None:
         _refuse_part(away)
         return KubesprayPlan(commands.create(), now)
     _refuse_upgrade(before, now)
+    _refuse_older_release(before, now)
     _refuse_another_first(before, now)
     _refuse_renamed(before, now)
     if not whole:
@@ -206,7 +208,7 @@ def refuse_removal(state: ClusterState, host: str) -> None:
 def refuse_recovery(state: ClusterState) -> None:
     """Fail if Kubespray's recovery would lose etcd's data.
 
-    v2.31's recover_lost_quorum.yml removes the data and calls `etcdctl snapshot restore`, which etcd 3.6 does not have
+    the releases' recover_lost_quorum.yml removes the data and calls `etcdctl snapshot restore`, which etcd 3.6 does not have
     (https://github.com/etcd-io/etcd/pull/13809). Kubespray installs etcd 3.6 with Kubernetes 1.35, and 3.5 with older versions.
 
     Raises:
@@ -235,6 +237,16 @@ def _refuse_upgrade(before: ClusterState, now: ClusterState) -> None:
         raise PlanError(
             what, fix=f"run `primus-bootstrap upgrade kubernetes hosts.yaml {now.version}`, or set kube_version back to {before.version}"
         )
+
+
+def _refuse_older_release(before: ClusterState, now: ClusterState) -> None:
+    """Fail if an earlier release of Kubespray than the last one would run: it would install older versions of etcd and containerd."""
+    names = {release.commit: name for name, release in load_releases().items()}
+    order = tuple(names)
+    if before.release in names and now.release in names and order.index(before.release) > order.index(now.release):
+        last = names[before.release]
+        what = f"{VARIABLE} is {names[now.release]}, but the last run used {last}, a later release: Kubespray does not support downgrades"
+        raise PlanError(what, fix=f"set `{VARIABLE}: {last}` in hosts.yaml")
 
 
 def _refuse_another_first(before: ClusterState, now: ClusterState) -> None:

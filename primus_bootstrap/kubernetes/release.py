@@ -1,4 +1,4 @@
-"""Install the pinned release of Kubespray in the user's cache, unmodified and with its own Python environment.
+"""Install a release of Kubespray in the user's cache, unmodified and with its own Python environment.
 
 The source is a folder (`PRIMUS_KUBESPRAY_DIR`), an archive on the controller or in the bundle, or git. The commit of a checkout and the
 sha256 and content of an archive are checked. With a bundle, nothing is downloaded.
@@ -52,9 +52,9 @@ def prepare_release(source: KubespraySource, *, cache: Path | None = None) -> Pr
     """Return the release, downloaded and installed if necessary. After an interruption the next call completes it.
 
     Raises:
-        PlanError: The release is not available, or it is not the pinned one.
+        PlanError: The release is not available, or its content is not that of the commit.
     """
-    release, cache = load_release(), cache or cache_folder()
+    release, cache = load_release(source.release), cache or cache_folder()
     given = source.folder or os.environ.get(FOLDER_VARIABLE, "")
     source = from_bundle(replace(source, folder=given)) if source.bundle else source
     cache.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -75,10 +75,10 @@ def _given(folder: Path, release: Release) -> Path:
     """Return the user's folder if its version, and for a checkout its commit, is the pinned one."""
     metadata = folder.expanduser().absolute() / _METADATA
     version = re.search(r"^version: *(\S+)", metadata.read_text(encoding="utf-8"), re.MULTILINE) if metadata.is_file() else None
-    if version is None or f"v{version[1]}" != release.version:
+    if version is None or version[1] != release.number:
         content = f"contains Kubespray v{version[1]}" if version else "is not a checkout of Kubespray"
-        what = f"{folder} {content}; this version of primus-bootstrap needs {release.version}"
-        raise PlanError(what, fix=f"check out {release.version} there, or unset {FOLDER_VARIABLE}")
+        what = f"{folder} {content}; kubespray_release is {release.version}"
+        raise PlanError(what, fix=f"check out {release.tag or release.commit} there, or unset {FOLDER_VARIABLE}")
     if (metadata.parent / ".git").exists():
         _refuse_changed(metadata.parent, release)
     return metadata.parent
@@ -91,7 +91,7 @@ def _refuse_changed(folder: Path, release: Release) -> None:
     found = _call([*git, "rev-parse", "HEAD"], 60, "read Kubespray's commit", fix).strip()
     if found != release.commit:
         what = f"{folder} is at commit {found}, but Kubespray {release.version} is {release.commit}"
-        raise PlanError(what, fix=f"git -C {folder} checkout {release.version}, or {other}")
+        raise PlanError(what, fix=f"git -C {folder} checkout {release.tag or release.commit}, or {other}")
     changed = _call([*git, "status", "--porcelain"], 60, "check Kubespray for changes", fix).splitlines()
     if changed:
         more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
@@ -127,9 +127,8 @@ def _unpacked(source: KubespraySource, draft: Path, release: Release) -> Path:
     return _given(next(draft.glob(f"*/{_METADATA}"), draft / _METADATA).parent, release)
 
 
-def archive_fault(archive: Path, release: Release | None = None) -> str:
-    """Return why the content of an archive is not the pinned release, or an empty string."""
-    release = release or load_release()
+def archive_fault(archive: Path, release: Release) -> str:
+    """Return why the content of an archive is not the release, or an empty string."""
     try:
         found = tree_of_archive(archive)
     except ValueError as error:
@@ -142,12 +141,25 @@ def _cloned(source: KubespraySource, draft: Path, release: Release) -> Path:
     checkout = draft / "kubespray"
     url = source.url or release.url
     fix = f"check that the controller can access {url}, or provide the release as a folder ({FOLDER_VARIABLE}) or archive"
-    _call(["git", "clone", "-q", "--depth", "1", "--branch", release.version, url, str(checkout)], _FETCH_S, "download Kubespray", fix)
+    for argv in _clone_commands(release, url, str(checkout)):
+        _call(argv, _FETCH_S, "download Kubespray", fix)
     found = _call(["git", "-C", str(checkout), "rev-parse", "HEAD"], 60, "read Kubespray's commit", fix).strip()
     if found != release.commit:
         what = f"{release.version} at {url} is commit {found}, expected {release.commit}: the tag was moved"
         raise PlanError(what, fix="find out why the tag was moved before you use it; a mirror must have the original tag")
     return checkout
+
+
+def _clone_commands(release: Release, url: str, checkout: str) -> tuple[list[str], ...]:
+    """Return the commands that download a release without its history: its tag, or the commit if it has none."""
+    if release.tag:
+        return (["git", "clone", "-q", "--depth", "1", "--branch", release.tag, url, checkout],)
+    git = ["git", "-C", checkout]
+    return (
+        ["git", "init", "-q", checkout],
+        [*git, "fetch", "-q", "--depth", "1", url, release.commit],
+        [*git, "checkout", "-q", "--detach", "FETCH_HEAD"],
+    )
 
 
 def environment_folder(release: Release, cache: Path) -> Path:

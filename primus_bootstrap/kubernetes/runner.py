@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any
 from primus_bootstrap.core.atomic_files import write_atomic
 from primus_bootstrap.core.errors import PlanError, RunError
 from primus_bootstrap.core.structured import InvalidDataError, read
-from primus_bootstrap.inventory.kubespray_release import load_release
 from primus_bootstrap.kubernetes import preflight
 from primus_bootstrap.kubernetes.commands import Command, KubesprayPaths
 from primus_bootstrap.kubernetes.kubespray_values import chosen_values, group_files
@@ -82,10 +81,10 @@ def prepare(cluster: Cluster, source: KubespraySource, *, secrets: tuple[str, ..
     """
     preflight.refuse_foreign(cluster, "kubespray")
     folder = cluster.state_dir.absolute() / "kubespray"
-    release = prepare_release(source)
-    paths = KubesprayPaths(
-        release.checkout, release.programs, cluster.snapshot or cluster.path.absolute(), folder / "inventory", folder / "facts"
-    )
+    release = preflight.release_of(cluster)
+    prepared = prepare_release(replace(source, release=release.version))
+    hosts = cluster.snapshot or cluster.path.absolute()
+    paths = KubesprayPaths(prepared.checkout, prepared.programs, hosts, folder / "inventory", folder / "facts", release.version)
     try:
         for name in ("inventory/group_vars", "facts", "artifacts", "credentials", "logs"):
             (folder / name).mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -145,7 +144,9 @@ def check_commands(
 
 
 def _current_state(kubespray: Kubespray) -> ClusterState:
-    return state_of(preflight.read_inventory(kubespray.paths, kubespray.environment, kubespray.vault), load_release().commit)
+    return state_of(
+        preflight.read_inventory(kubespray.paths, kubespray.environment, kubespray.vault), preflight.release_of(kubespray.cluster).commit
+    )
 
 
 def first_addresses(kubespray: Kubespray) -> tuple[str, ...]:

@@ -18,10 +18,11 @@ _FIX = "on a machine with internet access: primus-bootstrap bundle lock -i hosts
 class KubespraySource:
     """The first of `folder`, `archive` (with its `sha256`), `bundle` and git at `url` that is set.
 
-    `packages` is a folder of wheels; if empty, pip uses the bundle's wheels, or its index without a bundle. `archive_url` is the
-    archive's upstream address, which is its name in a bundle.
+    `release` is the release's name; empty for the default one. `packages` is a folder of wheels; if empty, pip uses the bundle's wheels,
+    or its index without a bundle. `archive_url` is the archive's upstream address, which is its name in a bundle.
     """
 
+    release: str = ""
     folder: str = ""
     archive: str = ""
     sha256: str = ""

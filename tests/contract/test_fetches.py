@@ -14,7 +14,7 @@ from primus_bootstrap import content
 from primus_bootstrap.bundle.artifacts import KINDS, Target
 from primus_bootstrap.bundle.needs import MACHINES, RELEASES, facts_of, fetches_file
 from primus_bootstrap.inventory.cluster import RoleSources
-from primus_bootstrap.inventory.kubespray_release import load_release
+from primus_bootstrap.inventory.kubespray_release import load_release, load_releases
 from primus_bootstrap.inventory.load import load_cluster
 from tests.contract.test_roles import ROLES
 
@@ -41,6 +41,7 @@ EXTRA_VARIABLES: dict[str, dict[str, Any]] = {
     "juicefs": {"juicefs_source": "upstream", "juicefs_version": "1.3.1"},
     "envoy": {"envoy_source": "upstream", "envoy_version": "1.39.0"},
     "oci_registry": {"oci_registry_source": "upstream", "oci_registry_sha256": SUM},
+    "object_store": {"object_store_source": "upstream", "object_store_sha256": SUM},
     "kube_gateway_api": {"kube_gateway_api_sha256": SUM},
     "container_runtime": {"container_runtime_engine": "docker", "container_runtime_docker_source": "docker"},
 }
@@ -301,10 +302,11 @@ def test_bundles_and_roles_render_a_chart_alike(role: str, task: dict[str, Any])
     assert {name: found[name] for name in expected} == expected
 
 
-def test_fetches_of_kubespray_match_the_pinned_release(cluster: Cluster) -> None:
-    """Archive and requirements are those of the pinned commit, and `beyond` names what Kubespray itself fetches."""
-    release = load_release()
-    resolve = resolver(cluster, "kubespray", "bookworm")
+@pytest.mark.parametrize("name", load_releases())
+def test_fetches_of_kubespray_match_the_release(cluster: Cluster, name: str) -> None:
+    """Archive and requirements are those of the release's commit, and `beyond` names what Kubespray itself fetches."""
+    release = load_release(name)
+    resolve = resolver(cluster, "kubespray", "bookworm", kubespray_release=name)
     items = cluster.view.read_templates(fetches_file("kubespray"))["main"]
     [file] = [resolve(item["file"]) for item in items if "file" in item]
     [wheels] = [resolve(item["wheel"])["together"] for item in items if "wheel" in item]

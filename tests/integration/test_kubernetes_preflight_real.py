@@ -19,13 +19,13 @@ def programs(folder: Path, text: str) -> KubesprayPaths:
     program = folder / "ansible-playbook"
     program.write_text(f"#!/bin/sh\n{text}\n", encoding="utf-8")
     program.chmod(0o755)
-    return KubesprayPaths(folder, folder, folder / "hosts.yaml", folder / "generated", folder / "facts")
+    return KubesprayPaths(folder, folder, folder / "hosts.yaml", folder / "generated", folder / "facts", "v2.31.0")
 
 
 def test_failed_assert_is_reported(tmp_path: Path) -> None:
     """The error has the host, the task and the message of a failed assert."""
     output = '{"plays": [{"tasks": [{"task": {"name": "Stop"}, "hosts": {"cp1": {"failed": true, "msg": "too old"}}}]}]}'
-    with pytest.raises(PlanError, match="rejects this inventory: cp1: Stop: too old") as caught:
+    with pytest.raises(PlanError, match=r"Kubespray v2\.31\.0 rejects this inventory: cp1: Stop: too old") as caught:
         preflight.check(programs(tmp_path, f"echo '{output}'; exit 2"), (), {})
 
     assert "no host was contacted" in caught.value.fix

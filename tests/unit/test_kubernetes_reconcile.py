@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from primus_bootstrap.core.errors import PlanError
 from primus_bootstrap.core.structured import read
+from primus_bootstrap.inventory.kubespray_release import load_releases
 from primus_bootstrap.kubernetes import commands
 from primus_bootstrap.kubernetes.reconcile import ClusterState, choose, refuse_recovery, refuse_removal, state_of, without
 
@@ -55,6 +56,16 @@ ALL = ("cp1", "cp2", "cp3", "w1", "w2", "w3", "cp4")
 def test_first_run_is_the_full_play() -> None:
     """Without a saved state the full play runs for all hosts."""
     assert playbooks(choose(None, BEFORE, ALL).commands) == [("cluster.yml", "")]
+
+
+def test_older_release_is_refused() -> None:
+    """A later release runs the full play; back to an earlier one is refused, because it would install older versions of etcd."""
+    old, new = (replace(BEFORE, release=release.commit) for release in load_releases().values())
+
+    assert playbooks(choose(old, new, ALL).commands) == [("cluster.yml", "")]
+    with pytest.raises(PlanError, match=r"kubespray_release is v2\.31\.0, but the last run used v2\.32\.0-46dbdd399") as caught:
+        choose(new, old, ALL)
+    assert caught.value.fix == "set `kubespray_release: v2.32.0-46dbdd399` in hosts.yaml"
 
 
 def test_first_run_without_all_hosts_is_refused() -> None:

@@ -15,11 +15,12 @@ import pytest
 import yaml
 
 from primus_bootstrap.core.errors import PlanError
-from primus_bootstrap.inventory.kubespray_release import load_release
+from primus_bootstrap.inventory.kubespray_release import load_release, load_releases
 from primus_bootstrap.kubernetes import release as releases
 from primus_bootstrap.kubernetes.git_tree import tree_of_archive
 from primus_bootstrap.kubernetes.release import prepare_release
 from primus_bootstrap.kubernetes.source import KubespraySource
+from tests.unit.kubespray_release_rig import checked_out_release
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,6 +76,30 @@ def test_release_is_downloaded_once(tmp_path: Path, calls: list[list[str]]) -> N
     assert ready.checkout == tmp_path / "v2.31.0"
 
 
+def test_release_without_a_tag_is_fetched_by_its_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Git fetches the commit into an empty folder, without history; another commit is refused."""
+    release = next(one for one in load_releases().values() if not one.tag)
+    made: list[list[str]] = []
+
+    def call(argv: Sequence[str], *_: object) -> str:
+        made.append(list(argv))
+        if "init" in argv:
+            _checkout(argv[-1], release.number)
+        return f"{release.commit}\n"
+
+    monkeypatch.delenv(releases.FOLDER_VARIABLE, raising=False)
+    monkeypatch.setattr(releases, "_call", call)
+    monkeypatch.setattr(releases, "_environment", lambda *_: tmp_path)
+    ready = prepare_release(KubespraySource(release=release.version), cache=tmp_path)
+
+    assert ready.checkout == tmp_path / release.version
+    assert [argv[-1] for argv in made if "fetch" in argv] == [release.commit]
+    assert [argv[-1] for argv in made if "checkout" in argv] == ["FETCH_HEAD"]
+    monkeypatch.setattr(releases, "_call", lambda *a: "f00\n" if "rev-parse" in a[0] else call(*a))
+    with pytest.raises(PlanError, match=f"is commit f00, expected {release.commit}"):
+        prepare_release(KubespraySource(release=release.version), cache=tmp_path / "other")
+
+
 def test_moved_tag_is_refused(tmp_path: Path, calls: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
     """A tag with another commit is refused, and the clone is removed."""
     inner = releases._call
@@ -89,7 +114,7 @@ def test_moved_tag_is_refused(tmp_path: Path, calls: list[list[str]], monkeypatc
 def _released(monkeypatch: pytest.MonkeyPatch, archive: Path) -> None:
     """Replace the tree hash of archives with the pinned one."""
     release = replace(load_release(), tree=tree_of_archive(archive))
-    monkeypatch.setattr(releases, "load_release", lambda: release)
+    monkeypatch.setattr(releases, "load_release", lambda _: release)
 
 
 def test_archive_is_checked(tmp_path: Path, calls: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,7 +208,7 @@ def test_pinned_tree_matches_the_release(tmp_path: Path) -> None:
     archive = tmp_path / "kubespray.tgz"
     subprocess.run(["tar", "-czf", str(archive), "--exclude=.git", "-C", str(folder.parent), folder.name], timeout=120, check=True)
 
-    assert releases.archive_fault(archive) == ""
+    assert releases.archive_fault(archive, load_release(checked_out_release(folder))) == ""
 
 
 def test_folder_is_used(tmp_path: Path, calls: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,7 @@ def test_first_host_is_not_removed_before_an_apply(tmp_path: Path, monkeypatch: 
     before = ClusterState("commit", "1.34.2", groups, dict.fromkeys(groups["etcd"], "sum"))
     moved = ("cp2", "cp3", "cp1")
     now = replace(before, groups={**groups, "kube_control_plane": moved, "etcd": moved})
-    paths = KubesprayPaths(tmp_path, tmp_path, tmp_path / "hosts.yaml", tmp_path, tmp_path)
+    paths = KubesprayPaths(tmp_path, tmp_path, tmp_path / "hosts.yaml", tmp_path, tmp_path, "v2.31.0")
     kubespray = runner.Kubespray(make_cluster(tmp_path, groups), paths, tmp_path)
     monkeypatch.setattr(runner, "_current_state", lambda _: now)
     monkeypatch.setattr(preflight, "check", lambda *_: None)

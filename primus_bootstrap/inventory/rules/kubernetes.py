@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.inventory.kubespray_release import load_release
+from primus_bootstrap.core.errors import PlanError
+from primus_bootstrap.inventory.kubespray_release import VARIABLE, Release, load_release, load_releases
 from primus_bootstrap.inventory.rules.group_membership import is_existing_kubernetes
 from primus_bootstrap.inventory.source.yaml_values import is_deferred, value_of
 
@@ -44,18 +45,19 @@ def kubespray_without_hosts(context: ValidationContext) -> Iterator[Problem]:
 
 
 def two_providers(context: ValidationContext) -> Iterator[Problem]:
-    """Report different providers for different hosts; one hosts.yaml describes one cluster."""
-    first, *others = context.variable_index.by_name.get("kubernetes_provider", ()) or (None,)
-    for definition in others:
-        if first is not None and value_of(definition.node) != value_of(first.node):
-            what = f"kubernetes_provider has another value here than at {first.origin.file}:{first.origin.line}"
-            yield definition.origin.problem(what, "set it once, under `vars:` of `all`", "kubernetes-provider")
+    """Report different providers or releases for different hosts; one hosts.yaml describes one cluster."""
+    for name in ("kubernetes_provider", VARIABLE):
+        first, *others = context.variable_index.by_name.get(name, ()) or (None,)
+        for definition in others:
+            if first is not None and value_of(definition.node) != value_of(first.node):
+                what = f"{name} has another value here than at {first.origin.file}:{first.origin.line}"
+                yield definition.origin.problem(what, "set it once, under `vars:` of `all`", "kubernetes-provider")
 
 
 def kube_version(context: ValidationContext) -> Iterator[Problem]:
-    """Report a Kubernetes version that the pinned release of Kubespray cannot install."""
-    release = load_release()
-    if is_existing_kubernetes(context):
+    """Report a Kubernetes version that the release of Kubespray cannot install."""
+    release = _release(context)
+    if is_existing_kubernetes(context) or release is None:
         return
     for definition in context.variable_index.by_name.get("kube_version", ()):
         if is_deferred(definition.node):
@@ -65,6 +67,21 @@ def kube_version(context: ValidationContext) -> Iterator[Problem]:
             origin = definition.origin
             what = f"kube_version {text}: Kubespray {release.version} installs only {release.oldest} to {release.newest}"
             yield origin.problem(what, release.version_fix(text), "kube-version")
+
+
+def variable_of_another_release(context: ValidationContext) -> Iterator[Problem]:
+    """Report variables that the release of Kubespray does not read, because they are new or were renamed or removed."""
+    release = _release(context)
+    if is_existing_kubernetes(context) or release is None:
+        return
+    fixes = {**dict.fromkeys(release.removed, "delete it"), **{old: f"rename it to {new}" for old, new in release.renamed.items()}}
+    for other in load_releases().values():
+        earlier = {new: old for old, new in other.renamed.items()}
+        for name in other.added - release.added:
+            fixes[name] = f"rename it to {earlier[name]}" if name in earlier else f"delete it, or set `{VARIABLE}: {other.version}`"
+    for name, fix in fixes.items():
+        for definition in context.variable_index.by_name.get(name, ()):
+            yield definition.origin.problem(f"{name}: Kubespray {release.version} does not read this variable", fix, "kubespray-release")
 
 
 def fixed_variable(context: ValidationContext) -> Iterator[Problem]:
@@ -92,11 +109,23 @@ def _provider(context: ValidationContext) -> Definition | None:
     return None if definition is None or is_deferred(definition.node) else definition
 
 
+def _release(context: ValidationContext) -> Release | None:
+    """Return the release of Kubespray; None if there is no such release, or only a run can resolve its name."""
+    definition = next(iter(context.variable_index.by_name.get(VARIABLE, ())), None)
+    if definition is not None and is_deferred(definition.node):
+        return None
+    try:
+        return load_release("" if definition is None else str(value_of(definition.node)))
+    except PlanError:  # the check of types reports a value that is not one of the choices
+        return None
+
+
 RULES: tuple[Rule, ...] = (
     existing_without_kubeconfig,
     kubespray_without_hosts,
     two_providers,
     kube_version,
+    variable_of_another_release,
     fixed_variable,
     installed_twice,
 )

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import yaml
 
+from primus_bootstrap.inventory.kubespray_release import load_releases
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -47,5 +49,6 @@ def load_earlier_variables() -> Mapping[str, Mapping[str, str]]:
 
 @cache
 def load_kubespray_variables() -> frozenset[str]:
-    """Return the names of Kubespray's variables, which hosts.yaml may set."""
-    return frozenset(yaml.safe_load((_DATA / "kubespray_variables.yml").read_text(encoding="utf-8")))
+    """Return the names of Kubespray's variables in any of its releases, which hosts.yaml may set."""
+    added = frozenset[str]().union(*(release.added for release in load_releases().values()))
+    return added | frozenset(yaml.safe_load((_DATA / "kubespray_variables.yml").read_text(encoding="utf-8")))

@@ -21,20 +21,21 @@ def kube_upgrade_versions(nodes: Sequence[Mapping[str, Any]]) -> list[str]:
     return sorted({_version(node) for node in nodes})
 
 
-def kube_upgrade_refusal(running: Sequence[str], wanted: str) -> str:
-    """Return why the cluster must not be upgraded to a version, with the fix; empty if it may.
+def kube_upgrade_refusal(running: Sequence[str], wanted: str, release: str = "") -> str:
+    """Return why the cluster must not be upgraded to a version with a release of Kubespray, with the fix; empty if it may.
 
     Raises:
         AnsibleFilterError: primus_bootstrap cannot be imported.
     """
     try:
         from primus_bootstrap.core.errors import PlanError  # noqa: PLC0415 - where it is missing the error has a fix
+        from primus_bootstrap.inventory.kubespray_release import load_release  # noqa: PLC0415
         from primus_bootstrap.kubernetes.preflight import check_upgrade  # noqa: PLC0415
     except ImportError as error:
         fix = "install primus-bootstrap into the Python that runs ansible-playbook"
         raise AnsibleFilterError(f"primus_bootstrap cannot be imported: {error}. Fix: {fix}") from error
     try:
-        check_upgrade(running, wanted)
+        check_upgrade(running, wanted, load_release(release))
     except PlanError as error:
         return f"{error.what}. Fix: {error.fix}"
     return ""
