@@ -170,6 +170,37 @@ def test_pending_target_is_polled_again() -> None:
     assert api.judged() == {"targets node": "pass"}
 
 
+NO_ROUTE = "Get https://10.0.0.2:9100/metrics: dial tcp 10.0.0.2:9100: connect: no route to host"
+TIMED_OUT = "Get https://10.0.0.3:9100/metrics: context deadline exceeded"
+
+
+def test_target_on_a_lost_host_and_a_time_out_are_unknown() -> None:
+    """The monitoring host does not fail for them, and does not wait for the lost host."""
+    active = [target("node", "n1", "up"), target("node", "n2", "down", NO_ROUTE), target("node", "n3", "down", TIMED_OUT)]
+    api = Api({"targets": {"activeTargets": active}})
+    naps: list[float] = []
+    api.prometheus.check_targets({"node": ["n1", "n2"]}, 60, naps.append, ["n1", "n3"])
+    api.prometheus.check_targets({"node": ["n1", "n2", "n3"]}, 0, naps.append, ["n1", "n3"])
+    (lost, both) = api.service.verdicts.records
+
+    assert naps == []
+    assert (lost["verdict"], both["verdict"]) == ("unknown", "unknown")
+    assert both["reason"] == f"unknown: n2: this run did not reach the host ({NO_ROUTE}); n3: its last scrape timed out"
+    assert both["found"] == "1 up"
+
+
+def test_target_that_refuses_on_a_host_that_answers_fails() -> None:
+    """So does a host that this run has reached and to which the monitoring host has no route. Lost hosts are named beside it."""
+    refused = "dial tcp 10.0.0.3:9100: connect: connection refused"
+    active = [target("node", "n1", "down", NO_ROUTE), target("node", "n2", "down", NO_ROUTE), target("node", "n3", "down", refused)]
+    api = Api({"targets": {"activeTargets": active}})
+    api.prometheus.check_targets({"node": ["n1", "n2", "n3"]}, 0, lambda _: None, ["n1", "n3"])
+    (found,) = api.service.verdicts.records
+
+    assert found["verdict"] == "fail"
+    assert found["reason"].startswith(f"not scraped: n1: {NO_ROUTE}; n3: {refused}; unknown: n2: this run did not reach the host")
+
+
 def test_without_alertmanager_verification_reports_a_skip() -> None:
     """The report notes that alerts reach no receiver, without failing."""
     api = Api({})

@@ -14,12 +14,15 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.web_service import ARGUMENTS, Service
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
 # The share of the disk with the metrics that must be free.
 MIN_FREE = 0.1
 MAX_NAMES = 20
 NO_ANSWER = "Prometheus did not answer"
+# How Go's net package, in which Prometheus is written, words a scrape that timed out, and a machine that cannot be reached.
+TIMEOUTS = ("context deadline exceeded", "i/o timeout", "Client.Timeout exceeded")
+NO_MACHINE = ("no route to host", "host is down", "network is unreachable")
 
 
 class Prometheus:
@@ -34,20 +37,23 @@ class Prometheus:
         """Return the data of an API resource, or None if there is no answer."""
         return (self.service.read(f"{self.path}/api/v1/{resource}") or {}).get("data")
 
-    def check_targets(self, expected: Mapping[str, Iterable[str]], wait_s: float, sleep: Callable[[float], None]) -> None:
+    def check_targets(
+        self, expected: Mapping[str, Iterable[str]], wait_s: float, sleep: Callable[[float], None], answering: Iterable[str] = ()
+    ) -> None:
         """Check that every host of the inventory is scraped. Waits for targets that are pending or missed one scrape.
 
         Args:
             expected: The hosts of each scrape job.
             wait_s: Seconds to wait until all targets are up.
             sleep: Called between two queries.
+            answering: The hosts that this run has reached. No route to another one is not the fault of this host.
         """
-        deadline = time.monotonic() + wait_s
+        deadline, answering = time.monotonic() + wait_s, frozenset(answering)
         while True:
             active = (self.read("targets?state=active") or {}).get("activeTargets")
             targets = {(one["labels"].get("job"), one["labels"].get("instance")): one for one in active or ()}
             keys = [(job, name) for job, names in expected.items() for name in names]
-            waiting = [key for key in keys if targets.get(key, {}).get("health") != "up"]
+            waiting = [key for key in keys if _may_come_up(key[1], targets.get(key, {}), answering)]
             if not waiting or active is None or time.monotonic() > deadline:
                 break
             sleep(2.0)
@@ -55,23 +61,25 @@ class Prometheus:
             self.verdicts.add("targets", "unknown", expected="all up", found="", reason=NO_ANSWER, fix=self.log)
             return
         for job, names in expected.items():
-            self._check_job(job, {name: targets.get((job, name), {}) for name in names})
+            self._check_job(job, {name: targets.get((job, name), {}) for name in names}, answering)
 
-    def _check_job(self, job: str, targets: Mapping[str, Mapping[str, Any]]) -> None:
-        down = {name: one.get("lastError") or "not a target" for name, one in targets.items() if one.get("health") == "down" or not one}
-        pending = [name for name, one in targets.items() if one and one.get("health") not in {"up", "down"}]
-        fields = {"expected": f"{len(targets)} up", "found": f"{len(targets) - len(down) - len(pending)} up", "device": job}
+    def _check_job(self, job: str, targets: Mapping[str, Mapping[str, Any]], answering: Collection[str]) -> None:
+        silent = {name: why for name, one in targets.items() if (why := _no_verdict(name, one, answering))}
+        not_up = {name: one for name, one in targets.items() if one.get("health") != "up" and name not in silent}
+        down = {name: one.get("lastError") or "not a target" for name, one in not_up.items()}
+        fields = {"expected": f"{len(targets)} up", "found": f"{len(targets) - len(down) - len(silent)} up", "device": job}
+        unknown = f"unknown: {_listed(silent)}" if silent else ""
         if not targets:
             reason = f"the inventory has no host for the job {job}"
             fix = f"add a host to the group {job}" if job != "node" else ""
             self.verdicts.add("targets", "skipped", **fields, reason=reason, fix=fix)
         elif down:
-            listed = "; ".join(f"{name}: {error}" for name, error in list(down.items())[:MAX_NAMES])
+            reason = "; ".join(filter(None, (f"not scraped: {_listed(down)}", unknown)))
             fix = f"check that the host is up, its exporter runs (`verify` of the host) and no firewall blocks the port; {self.log}"
-            self.verdicts.add("targets", "fail", **fields, reason=f"not scraped: {listed}", fix=fix)
-        elif pending:
-            reason = f"not scraped yet: {', '.join(pending[:MAX_NAMES])}"
-            self.verdicts.add("targets", "unknown", **fields, reason=reason, fix="verify again")
+            self.verdicts.add("targets", "fail", **fields, reason=reason, fix=fix)
+        elif silent:
+            fix = "start the hosts that this run did not reach, then run `primus-bootstrap verify hosts.yaml`"
+            self.verdicts.add("targets", "unknown", **fields, reason=unknown, fix=fix)
         else:
             self.verdicts.add("targets", "pass", **fields)
 
@@ -127,6 +135,29 @@ class Prometheus:
         self.verdicts.add("disk", verdict, expected=expected, found=found, fix=fix)
 
 
+def _no_verdict(name: str, target: Mapping[str, Any], answering: Collection[str]) -> str:
+    """Return why it is unknown whether a target works, or an empty string."""
+    error = str(target.get("lastError") or "")
+    if not target or target.get("health") == "up":
+        return ""
+    if target.get("health") != "down":
+        return "not scraped yet"
+    timed_out = any(text in error for text in TIMEOUTS)
+    if name not in answering and (timed_out or any(text in error for text in NO_MACHINE)):
+        return f"this run did not reach the host ({error})"
+    return "its last scrape timed out" if timed_out else ""
+
+
+def _may_come_up(name: str, target: Mapping[str, Any], answering: Collection[str]) -> bool:
+    """Return whether it is worth waiting for a target: not for one on a host that is lost."""
+    return target.get("health") != "up" and not _no_verdict(name, target, answering).startswith("this run did not reach")
+
+
+def _listed(reasons: Mapping[str, str]) -> str:
+    more = f"; and {len(reasons) - MAX_NAMES} more" if len(reasons) > MAX_NAMES else ""
+    return "; ".join(f"{name}: {why}" for name, why in list(reasons.items())[:MAX_NAMES]) + more
+
+
 def _hours(duration: str) -> float:
     """Return a duration of Prometheus (`2w`, `30d`, `1d12h`) in hours; https://prometheus.io/docs/prometheus/latest/querying/basics/."""
     units = {"y": 8760.0, "w": 168.0, "d": 24.0, "h": 1.0, "m": 1 / 60, "s": 1 / 3600}
@@ -147,6 +178,7 @@ def main() -> None:
             "path": {"type": "str", "required": True},
             "wait_s": {"type": "float", "required": True},
             "targets": {"type": "dict", "required": True},
+            "answering": {"type": "list", "elements": "str", "required": True},
             "rules": {"type": "list", "elements": "str", "required": True},
             "alertmanagers": {"type": "list", "elements": "str", "required": True},
             "retention": {"type": "str", "required": True},
@@ -159,7 +191,7 @@ def main() -> None:
     prometheus = Prometheus(service, params["path"], params["unit"])
     metrics = service.check_access(f"{params['path']}/metrics", params["unit"])
     if metrics:
-        prometheus.check_targets(params["targets"], params["wait_s"], time.sleep)
+        prometheus.check_targets(params["targets"], params["wait_s"], time.sleep, params["answering"])
         prometheus.check_rules(params["rules"])
         prometheus.check_alertmanagers(params["alertmanagers"])
         prometheus.check_configuration(params["retention"], metrics)
