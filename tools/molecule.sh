@@ -14,8 +14,8 @@ LIMIT_S=${PRIMUS_MOLECULE_LIMIT_S:-900}
 FOLDER=$PWD/.cache/molecule/$LAB
 BIN=$PWD/.venv/bin
 PASSED=${XDG_CACHE_HOME:-$HOME/.cache}/primus-bootstrap/molecule
-# A change in one of these tests all roles.
-SHARED='^(\.config/molecule/|primus_bootstrap/lab/|constraints\.txt|plugins/)'
+# A change in one of these tests all roles. plugins/module_utils has links to the files of core.
+SHARED='^(\.config/molecule/|primus_bootstrap/lab/|constraints\.txt|plugins/|primus_bootstrap/core/(atomic_files|child_processes|commands)\.py)'
 
 die() { printf 'molecule.sh: %s\n  fix: %s\n' "$1" "$2" >&2; exit 3; }
 
@@ -34,7 +34,7 @@ roles_since() {
         return
     fi
     # gpu_env and primus_cli install primus_bootstrap/launch, and primus_cli also the workloads; launch/watch runs the watchers.
-    files=$(sed -n -e 's,^roles/\([^/]*\)/.*,\1,p' -e 's,^primus_bootstrap/core/atomic_files.py$,airgap\ncontainer_runtime\nenvoy\nquarantine\nredis\nregistry_trust\nslurm,p' -e 's,^primus_bootstrap/launch/safe_files.py$,juicefs\nprimus_cli\nprimus_exporter\nprimus_watch,p' -e 's,^primus_bootstrap/launch/watch/.*,primus_cli\nprimus_watch\nworkload,p' -e 's,^primus_bootstrap/launch/.*,gpu_env\nprimus_cli,p' -e 's,^workloads/.*,primus_cli,p' <<< "$files" | sort -u)
+    files=$(sed -n -e 's,^roles/\([^/]*\)/.*,\1,p' -e 's,^primus_bootstrap/launch/safe_files.py$,juicefs\nprimus_cli\nprimus_exporter\nprimus_watch,p' -e 's,^primus_bootstrap/launch/watch/.*,primus_cli\nprimus_watch\nworkload,p' -e 's,^primus_bootstrap/launch/.*,gpu_env\nprimus_cli,p' -e 's,^workloads/.*,primus_cli,p' <<< "$files" | sort -u)
     comm -12 <(all_roles) <({ echo "$files"; for role in $files; do users_of "$role"; done; } | sort -u)
 }
 

@@ -9,30 +9,24 @@ from __future__ import annotations
 
 import hashlib
 import json
-import subprocess
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.atomic_files import write_atomic
+from ansible.module_utils.unit_properties import unit_properties
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 FOLDER = Path("/var/lib/primus/proofs")
 MAX_BYTES = 1 << 20
-COMMAND_S = 10
 _HOUR_S = 3600.0
 
 
 def unit_invocation(unit: str) -> str:
     """Return the id of a unit's last start; empty if systemd does not know it."""
-    argv = ["systemctl", "show", "--property=InvocationID", "--value", unit]
-    try:
-        done = subprocess.run(argv, capture_output=True, text=True, errors="replace", timeout=COMMAND_S, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.strip()
+    return unit_properties(unit, "InvocationID").get("InvocationID", "")
 
 
 def fingerprint(

@@ -8,13 +8,13 @@ which changes nothing.
 from __future__ import annotations
 
 import json
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.atomic_files import write_atomic
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.commands import run_command
 
 GATE = "/usr/local/lib/primus/health_gate.py"
 GATE_S = 30
@@ -40,9 +40,8 @@ def read_health(gate: str = GATE) -> dict[str, Any]:
         return {**unknown, "reason": "this host has no health checks (role node_health)"}
     try:
         argv = ["python3", "-I", gate, "read", "--json"]
-        done = subprocess.run(argv, capture_output=True, text=True, errors="replace", check=False, timeout=GATE_S)
-        return dict(json.loads(done.stdout))
-    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        return dict(json.loads(run_command(argv, timeout_s=GATE_S).stdout))
+    except (OSError, ValueError) as error:
         return {**unknown, "reason": f"primus-health does not answer: {error}"}
 
 

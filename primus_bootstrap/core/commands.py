@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import IO, TYPE_CHECKING
 
-from primus_bootstrap.core.child_processes import descendants, send_signal
+from .child_processes import descendants, send_signal  # relative: in a role's module this package is ansible.module_utils
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

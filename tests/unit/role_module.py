@@ -29,13 +29,24 @@ def load_file(path: Path, name: str = "") -> ModuleType:
     return module
 
 
+def load_utilities(folder: Path) -> None:
+    """Load shared code of modules, as `ansible.module_utils.<name>`."""
+    ansible.module_utils.__path__.append(str(folder))  # For modules that import each other.
+    for utility in sorted(folder.glob("*.py")):
+        load_file(utility, f"ansible.module_utils.{utility.stem}")
+
+
+def load_shared(name: str) -> Any:
+    """Return `plugins/module_utils/<name>.py`."""
+    load_utilities(content.plugins_dir() / "module_utils")
+    return sys.modules[f"ansible.module_utils.{name}"]
+
+
 def load_role_module(role: str, name: str) -> Any:
     """Return the module `roles/<role>/library/<name>.py`, or the shared `plugins/modules/<name>.py`."""
     folder, shared = content.roles_dir() / role, content.plugins_dir()
     for utilities in (shared / "module_utils", folder / "module_utils"):
-        ansible.module_utils.__path__.append(str(utilities))  # For modules that import each other.
-        for utility in sorted(utilities.glob("*.py")):
-            load_file(utility, f"ansible.module_utils.{utility.stem}")
+        load_utilities(utilities)
     own = folder / "library" / f"{name}.py"
     return load_file(own if own.is_file() else shared / "modules" / f"{name}.py", f"{role}_{name}")
 

@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from primus_bootstrap import content
-from tests.unit.role_module import load_file
+from tests.unit.role_module import load_shared
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-load_file(content.plugins_dir() / "module_utils" / "atomic_files.py", "ansible.module_utils.atomic_files")
-proofs: Any = load_file(content.plugins_dir() / "module_utils" / "proof_record.py", "proof_record_here")
+proofs: Any = load_shared("proof_record")
 PASSED = {"check": "slurm.job", "host": "ctl", "verdict": "pass", "found": "node1, node2", "seconds": 3.0, "started": 1000.0}
 SKIPPED = {**PASSED, "verdict": "skipped", "reason": "no node is idle"}
 FAILED = {**PASSED, "verdict": "fail", "reason": "no output"}

@@ -131,7 +131,7 @@ def test_disk_without_space_for_a_rewrite_fails(tmp_path: Path, monkeypatch: pyt
 def test_failed_backup_fails(shown: str, newest: str, verdict: str) -> None:
     """The last run must have succeeded and created a backup."""
     server = make_server(HEALTHY)
-    effects.check_backup(server, shown, newest)
+    effects.check_backup(server, dict(line.split("=") for line in shown.splitlines()), newest)
 
     assert outcomes(server) == {"backup": verdict}
 

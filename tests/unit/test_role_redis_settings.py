@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 settings: Any = load_role_module("redis", "redis_settings")
 state: Any = load_role_module("redis", "redis_state")
+connection: Any = sys.modules["ansible.module_utils.redis_connection"]
 
 # The redis.conf of a release without TLS.
 FORMER = """# Ansible managed
@@ -137,8 +139,8 @@ def test_each_client_is_listed_once() -> None:
         "0      0      10.0.0.1:6379  10.0.0.3:51120\n0 5 10.0.0.1:6379 10.0.0.3:51126\n0 0 [::ffff:10.0.0.1]:6379 [::ffff:10.0.0.2]:4\n"
     )
 
-    assert settings.clients_in(listing) == ["10.0.0.2", "10.0.0.3"]
-    assert settings.clients_in("") == []
+    assert connection.clients_in(listing) == ["10.0.0.2", "10.0.0.3"]
+    assert connection.clients_in("") == []
 
 
 def test_write_does_not_follow_a_planted_link(tmp_path: Path) -> None:

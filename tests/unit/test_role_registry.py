@@ -174,7 +174,7 @@ def test_foreign_logins_stay_and_obsolete_ones_are_removed() -> None:
         (0, "", "fail"),
         (1, "unauthorized: authentication required", "pass"),
         (1, "no such host", "unknown"),
-        (None, "TimeoutExpired", "unknown"),
+        (None, "TimeoutError", "unknown"),
     ],
 )
 def test_refusal_must_have_the_right_reason(status: int | None, output: str, verdict: str) -> None:

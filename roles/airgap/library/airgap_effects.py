@@ -9,13 +9,13 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import subprocess
 import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.commands import run_command
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,10 +29,10 @@ FIX = "check that this host reaches the hosts of the group airgap_mirror, then a
 def run(argv: Sequence[str], folder: str) -> tuple[int | None, str]:
     """Run a program in a folder; return its output and its exit code, None if it timed out or does not exist."""
     try:
-        done = subprocess.run(argv, cwd=folder, capture_output=True, text=True, errors="replace", timeout=LIMIT_S, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
+        done = run_command(argv, cwd=folder, timeout_s=LIMIT_S)
+    except OSError as error:
         return None, str(error)
-    return done.returncode, done.stdout if done.returncode == 0 else done.stderr or done.stdout
+    return done.code, done.stdout if done.code == 0 else done.stderr or done.stdout
 
 
 def record(host: str, check: str, verdict: str, **facts: Any) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.host_files import replace_link
 from ansible.module_utils.tuned_host import Host
 
 if TYPE_CHECKING:
@@ -233,10 +234,7 @@ def set_timezone(host: Host, zone: str) -> None:
         host.fail("timezone", expected=zone, found=before, reason=f"there is no {data}", fix=fix)
         return
     if not host.check:
-        fresh = host.at("/etc/.primus-localtime")
-        fresh.unlink(missing_ok=True)
-        fresh.symlink_to(data)
-        fresh.replace(link)
+        replace_link(link, data)
     host.changed("/etc/localtime", before, data)
     host.record_applied("timezone", expected=zone, found=before)
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import errno
 import os
-import subprocess
-import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from ansible.module_utils.commands import run_command
+from ansible.module_utils.host_files import replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -21,16 +22,19 @@ if TYPE_CHECKING:
 
 SOURCE = "roles/baseline/meta/argument_specs.yml"
 MARKS = "/var/lib/primus/baseline"
+PROGRAM_S = 300
 REFUSALS = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 def run_program(argv: Sequence[str]) -> tuple[int, str]:
     """Run a program; return its exit code and its output, both streams together."""
     try:
-        done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=300)
+        done = run_command(argv, timeout_s=PROGRAM_S)
     except FileNotFoundError:
         return 127, f"{argv[0]} is not installed"
-    return done.returncode, done.stdout.strip()
+    except TimeoutError as error:
+        return 124, str(error)
+    return done.code, (done.stdout + done.stderr).strip()
 
 
 class Host:
@@ -115,7 +119,7 @@ class Host:
             mark.parent.mkdir(parents=True, exist_ok=True)
             mark.touch()
         if content:
-            _replace(target, content, mode)
+            replace_file(target, content, mode=mode)
         else:
             target.unlink()
         return True
@@ -155,20 +159,3 @@ class Host:
                 raise
             return f"{path}: {os.strerror(error.errno).lower()}"
         return ""
-
-
-def _replace(target: Path, content: str, mode: int) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=".primus-")
-    fresh = Path(name)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(content)
-        fresh.chmod(mode)
-        fresh.replace(target)
-    except OSError as error:
-        fresh.unlink()
-        # In a container /etc/hosts is a mount, which can be rewritten but not replaced.
-        if error.errno != errno.EBUSY:
-            raise OSError(error.errno, error.strerror, str(target)) from error
-        target.write_text(content, encoding="utf-8")

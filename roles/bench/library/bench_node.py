@@ -23,6 +23,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ansible.module_utils.atomic_files import write_atomic
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.bench_jobs import running_jobs
 
@@ -243,9 +244,8 @@ def start(step: Mapping[str, Any], number: int, folder: Path) -> None:
     folder.mkdir(parents=True, mode=0o700)
     process = os.fork()
     if process:
-        _replace(
-            folder / "process.json", {"pid": process, "began": _start_ticks(process), "number": number, "limit_s": float(step["timeout_s"])}
-        )
+        started = {"pid": process, "began": _start_ticks(process), "number": number, "limit_s": float(step["timeout_s"])}
+        _write_json(folder / "process.json", started)
         return
     code = 1
     try:
@@ -257,7 +257,7 @@ def start(step: Mapping[str, Any], number: int, folder: Path) -> None:
         _become_subreaper()
         with tempfile.TemporaryDirectory(prefix="primus-bench-") as own:
             done = measure([step], Path(own), cleanup=_kill_orphans)[0]
-        _replace(folder / "done.json", {"number": number, "step": done})
+        _write_json(folder / "done.json", {"number": number, "step": done})
         code = 0
     finally:
         _kill_orphans()
@@ -289,10 +289,8 @@ def _stop(_number: int, _frame: object) -> None:
     raise SystemExit(1)  # this also kills the processes of the step
 
 
-def _replace(path: Path, value: Mapping[str, Any]) -> None:
-    draft = path.with_suffix(".new")
-    draft.write_text(json.dumps(value), encoding="utf-8")
-    draft.replace(path)
+def _write_json(path: Path, value: Mapping[str, Any]) -> None:
+    write_atomic(path, json.dumps(value), mode=0o600, durable=False)
 
 
 def finish(number: int, folder: Path, *, stop: bool) -> dict[str, Any]:

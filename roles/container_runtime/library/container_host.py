@@ -10,12 +10,12 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-import subprocess
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.commands import run_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,8 +33,8 @@ NODES = ("kfd", "dri/renderD*", "nvidia[0-9]*", "infiniband/uverbs*")
 def run_trial(argv: Sequence[str]) -> int:
     """Run a command; return its exit code, 127 if it cannot be run or times out."""
     try:
-        return subprocess.run(argv, capture_output=True, check=False, timeout=TRIAL_S).returncode
-    except (OSError, subprocess.TimeoutExpired):
+        return run_command(argv, timeout_s=TRIAL_S).code
+    except OSError:
         return 127
 
 

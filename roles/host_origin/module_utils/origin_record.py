@@ -15,6 +15,8 @@ import tarfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ansible.module_utils.atomic_files import write_atomic
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
@@ -101,7 +103,7 @@ def record(host: Host) -> bool:
     fresh.mkdir(mode=0o700)
     document = read_state(host)
     _copy(host, fresh / "files.tar", document)
-    _write(fresh / "origin.json", json.dumps(document, indent=1, sort_keys=True) + "\n")
+    _write_json(fresh / "origin.json", document)
     fresh.replace(target)
     return True
 
@@ -143,7 +145,7 @@ def add_kept(host: Host, kind: str, names: Iterable[str]) -> None:
     if host.check or new == kept[kind]:
         return
     host.at(KEPT).parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    _write(host.at(KEPT), json.dumps({**kept, kind: new}, indent=1, sort_keys=True) + "\n")
+    _write_json(host.at(KEPT), {**kept, kind: new})
 
 
 def drop_kept(host: Host, kind: str, name: str) -> None:
@@ -151,7 +153,7 @@ def drop_kept(host: Host, kind: str, name: str) -> None:
     kept = load_kept(host)
     if host.check or name not in kept[kind]:
         return
-    _write(host.at(KEPT), json.dumps({**kept, kind: [item for item in kept[kind] if item != name]}, indent=1, sort_keys=True) + "\n")
+    _write_json(host.at(KEPT), {**kept, kind: [item for item in kept[kind] if item != name]})
 
 
 def copied(host: Host, path: str) -> tuple[tarfile.TarInfo, bytes] | None:
@@ -235,11 +237,5 @@ def _copy(host: Host, target: Path, document: Mapping[str, Any]) -> None:
                 archive.add(source, arcname=path.lstrip("/"), recursive=False)
 
 
-def _write(path: Path, text: str) -> None:
-    fresh = path.with_name(f".{path.name}.new")
-    handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(handle, "w", encoding="utf-8") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())
-    fresh.replace(path)
+def _write_json(path: Path, value: Mapping[str, Any]) -> None:
+    write_atomic(path, json.dumps(value, indent=1, sort_keys=True) + "\n", mode=0o600)

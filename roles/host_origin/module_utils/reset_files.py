@@ -3,20 +3,18 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import re
-import shutil
 import stat
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ansible.module_utils import origin_record
+from ansible.module_utils.host_files import replace_file, replace_link
 
 if TYPE_CHECKING:
     import tarfile
     from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
 
     from ansible.module_utils.origin_record import Origin
     from ansible.module_utils.reset_host import Host
@@ -81,24 +79,10 @@ def _same(target: Path, info: tarfile.TarInfo, content: bytes) -> bool:
 
 
 def _place(target: Path, info: tarfile.TarInfo, content: bytes) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(dir=target.parent, prefix=".primus-"))
-    fresh = folder / "new"
-    try:
-        if info.issym():
-            fresh.symlink_to(info.linkname)
-        else:
-            fresh.write_bytes(content)
-            os.chown(fresh, info.uid, info.gid)
-            fresh.chmod(info.mode)
-        fresh.replace(target)
-    except OSError as error:
-        # In a container /etc/hosts is a mount, which can be rewritten but not replaced.
-        if error.errno != errno.EBUSY:
-            raise
-        target.write_bytes(content)
-    finally:
-        shutil.rmtree(folder)
+    if info.issym():
+        replace_link(target, info.linkname)
+    else:
+        replace_file(target, content, mode=info.mode, owner=(info.uid, info.gid))
 
 
 def remove_marked_text(host: Host, origin: Origin, blocks: Iterable[str], *, swap: bool) -> None:

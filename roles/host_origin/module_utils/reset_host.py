@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from ansible.module_utils.commands import run_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,14 +29,12 @@ def run_program(argv: Sequence[str]) -> tuple[int, str]:
     """Run a program; return its exit code and its output, both streams together."""
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C"}
     try:
-        done = subprocess.run(
-            argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=PROGRAM_S, env=environment
-        )
+        done = run_command(argv, timeout_s=PROGRAM_S, env=environment)
     except FileNotFoundError:
         return 127, f"{argv[0]} is not installed"
-    except subprocess.TimeoutExpired:
-        return 124, f"{argv[0]} did not end within {PROGRAM_S} s"
-    return done.returncode, done.stdout.strip()
+    except TimeoutError as error:
+        return 124, str(error)
+    return done.code, (done.stdout + done.stderr).strip()
 
 
 class Host:

@@ -136,6 +136,7 @@ def call(argv: list[str], *, limit_s: float = COMMAND_S) -> str:
             env={**environment, "ETCDCTL_API": "3"},
             capture_output=True,
             text=True,
+            errors="replace",
             timeout=limit_s,
             check=False,
             stdin=subprocess.DEVNULL,

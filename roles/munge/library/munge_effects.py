@@ -7,10 +7,10 @@ Without `credential` it checks munge of this host and returns a new credential. 
 from __future__ import annotations
 
 import hmac
-import subprocess
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.commands import run_command
 from ansible.module_utils.verdict_records import Verdicts
 
 KEY = Path("/etc/munge/munge.key")
@@ -24,10 +24,10 @@ WRONG_TIME = ("Expired", "Rewound")
 def run(command: list[str], text: str = "") -> tuple[int | None, str]:
     """Return the exit code and the output of a command; the code is None if it is missing or times out."""
     try:
-        done = subprocess.run(command, input=text, capture_output=True, text=True, check=False, timeout=CALL_S)
-    except (OSError, subprocess.TimeoutExpired) as error:
+        done = run_command(command, stdin=text, timeout_s=CALL_S)
+    except OSError as error:
         return None, str(error)
-    return done.returncode, (done.stdout + done.stderr).strip()
+    return done.code, (done.stdout + done.stderr).strip()
 
 
 def check_host(verdicts: Verdicts, key: str, *, key_file: Path = KEY, applied: Path = APPLIED) -> str:

@@ -13,11 +13,11 @@ import json
 import shutil
 import socket
 import ssl
-import subprocess
 import time
 from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.unit_properties import unit_properties
 from ansible.module_utils.verdict_records import Verdicts
 
 if TYPE_CHECKING:
@@ -227,22 +227,9 @@ def served_certificate(context: ssl.SSLContext, address: str, port: int, name: s
 
 
 def timer_state(name: str) -> dict[str, str]:
-    """Return the state of a timer, and the result of its service's last run."""
-    try:
-        timer = subprocess.run(
-            ["systemctl", "is-active", f"{name}.timer"], capture_output=True, text=True, errors="replace", check=False, timeout=CALL_S
-        )
-        shown = subprocess.run(
-            ["systemctl", "show", "--property=Result,ActiveState", f"{name}.service"],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-            timeout=CALL_S,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return {}
-    return {"timer": timer.stdout.strip(), **dict(line.partition("=")[::2] for line in shown.stdout.splitlines())}
+    """Return the state of a timer, and the state and the result of its service's last run."""
+    timer = unit_properties(f"{name}.timer", "ActiveState").get("ActiveState", "")
+    return {"timer": timer, **unit_properties(f"{name}.service", "Result", "ActiveState")}
 
 
 def main() -> None:

@@ -30,6 +30,8 @@ from xml.etree import ElementTree as ET
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+# Above the largest time limit of all sources together (primus_exporter_timeout_s).
+PROGRAM_S = 90
 # A source that the host does not have writes no metric. Each other source has primus_exporter_source_up.
 HELP = {
     "primus_exporter_source_up": "1 if the source was read, 0 if it hung, failed or could not be read, so that its metrics are unknown",
@@ -457,16 +459,27 @@ def text(path: Path) -> str:
 
 
 def run(argv: list[str]) -> str:
-    """Return the output of a program. No time limit is needed here: `collect` kills the whole process group of a source.
+    """Return the output of a program. `collect` may kill the whole process group of a source earlier.
 
     Raises:
         SourceError: The program cannot be started or fails.
     """
     environment = {**os.environ, "LC_ALL": "C"}
     try:
-        done = subprocess.run(argv, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            argv,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=PROGRAM_S,
+            check=False,
+        )
     except OSError as error:
         raise SourceError(f"{argv[0]} cannot be started: {error.strerror}") from error
+    except subprocess.TimeoutExpired as error:
+        raise SourceError(f"{argv[0]} did not end within {PROGRAM_S} s") from error
     if done.returncode:
         raise SourceError(f"{argv[0]} exited with {done.returncode}: {(done.stderr or done.stdout).strip()[-200:]}")
     return done.stdout

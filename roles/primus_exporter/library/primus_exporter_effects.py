@@ -7,12 +7,13 @@ It is a module of its own because it reports verdicts for several parts of one r
 from __future__ import annotations
 
 import re
-import subprocess
 import time
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.commands import run_command
 from ansible.module_utils.safe_files import open_folder
+from ansible.module_utils.unit_properties import unit_properties
 from ansible.module_utils.verdict_records import Verdicts
 
 APPLY_AGAIN = "apply the phase monitoring again"
@@ -60,10 +61,10 @@ def read_folder(path: str) -> tuple[int, int | None]:
 def run(argv: list[str], limit_s: float) -> tuple[str, str]:
     """Return the output of a program, and its error (empty if it succeeded)."""
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=limit_s)
-    except (OSError, subprocess.TimeoutExpired) as error:
+        done = run_command(argv, timeout_s=limit_s)
+    except OSError as error:
         return "", str(error)
-    return done.stdout.strip(), done.stderr.strip() if done.returncode else ""
+    return done.stdout.strip(), done.stderr.strip() if done.code else ""
 
 
 def main() -> None:
@@ -84,7 +85,7 @@ def main() -> None:
         content = Path(params["output"]).read_text("utf-8")
     except OSError as error:
         content, problem = "", f"{problem} {error}".strip()
-    timer, _ = run(["systemctl", "is-active", "primus-exporter.timer"], params["limit_s"])
+    timer = unit_properties("primus-exporter.timer", "ActiveState").get("ActiveState", "")
     verdicts = Verdicts("primus_exporter", params["host"])
     check_output(verdicts, content, started, timer, problem)
     check_folder(verdicts, params["training"], *read_folder(params["training"]))

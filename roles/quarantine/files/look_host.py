@@ -35,7 +35,7 @@ def read_json(path: Path) -> dict[str, Any]:
 def run(argv: list[str]) -> str:
     """Return the output of a program; empty if it is missing or times out."""
     try:
-        return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=CALL_S).stdout
+        return subprocess.run(argv, capture_output=True, text=True, errors="replace", check=False, timeout=CALL_S).stdout
     except (OSError, subprocess.TimeoutExpired):
         return ""
 

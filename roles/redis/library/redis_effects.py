@@ -11,13 +11,13 @@ import re
 import shutil
 import socket
 import ssl
-import subprocess
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.redis_connection import AUTH_ERRORS, CALL_S, redis_cli
+from ansible.module_utils.redis_connection import AUTH_ERRORS, CALL_S, plain_clients, redis_cli
+from ansible.module_utils.unit_properties import unit_properties
 from ansible.module_utils.verdict_records import Verdicts
 
 if TYPE_CHECKING:
@@ -121,9 +121,8 @@ def check_free_space(server: Server, data: Path = DATA) -> None:
     )
 
 
-def check_backup(server: Server, shown: str, newest: str) -> None:
+def check_backup(server: Server, state: Mapping[str, str], newest: str) -> None:
     """Check that the last backup succeeded. Before the first one is due, the check is skipped."""
-    state = dict(line.partition("=")[::2] for line in shown.splitlines())
     facts = {"expected": "success, and a backup", "found": f"{state.get('Result', '')}, {newest or 'none'}"}
     fix = "see `journalctl -u primus-redis-backup -n 30`; `systemctl start primus-redis-backup` makes a backup now"
     if state.get("Result", "success") != "success":
@@ -231,33 +230,9 @@ def certificate_ends(port: int, ca_file: str) -> float:
     return float(ssl.cert_time_to_seconds(str(certificate["notAfter"])))
 
 
-def plain_users(port: str) -> list[str]:
-    """Return the addresses that are connected to a port of this host.
-
-    Raises:
-        OSError: `ss` fails.
-    """
-    command = ["ss", "-Htn", "state", "established", f"( sport = :{port} )"]
-    try:
-        listing = subprocess.run(command, capture_output=True, text=True, errors="replace", check=True, timeout=CALL_S).stdout
-    except subprocess.SubprocessError as error:
-        raise OSError(f"`{' '.join(command)}` failed") from error
-    rows = [line.split() for line in listing.splitlines()]
-    return sorted({re.sub(r":\d+$", "", row[-1]).strip("[]") for row in rows if len(row) >= 4})
-
-
-def timer_state() -> str:
-    """Return the systemd state of the backup timer."""
-    command = ["systemctl", "is-active", "primus-redis-backup.timer"]
-    return subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, timeout=CALL_S).stdout.strip()
-
-
-def backup_state(folder: str) -> tuple[str, str]:
-    """Return the systemd properties of the last backup, and the name of the newest backup."""
-    properties = "--property=Result,ExecMainExitTimestampMonotonic"
-    command = ["systemctl", "show", properties, "primus-redis-backup.service"]
-    shown = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, timeout=CALL_S).stdout
-    return shown, max((path.name for path in Path(folder).glob("dump-*.rdb")), default="")
+def newest_backup(folder: str) -> str:
+    """Return the name of the newest backup; empty if there is none."""
+    return max((path.name for path in Path(folder).glob("dump-*.rdb")), default="")
 
 
 def read_password(path: str) -> str:
@@ -289,10 +264,11 @@ def main() -> None:
     check_passwords(server, keep_old_password=params["keep_old_password"])
     check_durability(server)
     check_free_space(server)
-    check_backup(server, *backup_state(params["backup_dir"]))
+    last_backup = unit_properties("primus-redis-backup.service", "Result", "ExecMainExitTimestampMonotonic")
+    check_backup(server, last_backup, newest_backup(params["backup_dir"]))
     check_replication(server, params["primary_address"], params["replica_count"], time.sleep)
-    check_host(server, timer_state())
-    check_plain_port(server, tls=bool(params["ca_file"]), users=plain_users)
+    check_host(server, unit_properties("primus-redis-backup.timer", "ActiveState").get("ActiveState", ""))
+    check_plain_port(server, tls=bool(params["ca_file"]), users=plain_clients)
     if params["ca_file"]:
         check_certificate(server, lambda: certificate_ends(params["port"], params["ca_file"]), params["least_days"], time.time())
     server.verdicts.finish(module)

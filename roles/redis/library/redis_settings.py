@@ -8,14 +8,12 @@
 from __future__ import annotations
 
 import hashlib
-import re
-import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.atomic_files import write_atomic, write_owned
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.redis_connection import CALL_S, LIVE_SETTINGS, local_options, read_settings, redis_cli, restart_digest
+from ansible.module_utils.redis_connection import LIVE_SETTINGS, local_options, plain_clients, read_settings, redis_cli, restart_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -77,25 +75,6 @@ def load_certificate(call: Call, settings: dict[str, str], record: Path, *, chec
     return previous != ""
 
 
-def clients_in(listing: str) -> list[str]:
-    """Return the addresses of clients from what `ss` prints for established connections to a port."""
-    rows = [line.split() for line in listing.splitlines()]
-    return sorted({re.sub(r":\d+$", "", row[-1]).strip("[]").removeprefix("::ffff:") for row in rows if len(row) >= 4})
-
-
-def connections(port: str) -> str:
-    """Return what `ss` prints for established connections to a port of this host.
-
-    Raises:
-        OSError: `ss` fails.
-    """
-    command = ["ss", "-Htn", "state", "established", f"( sport = :{port} )"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, errors="replace", check=True, timeout=CALL_S).stdout
-    except subprocess.SubprocessError as error:
-        raise OSError(f"`{' '.join(command)}` failed") from error
-
-
 def close_plain(call: Call, plain_config: Path, applied: Path) -> None:
     """Close the port without TLS, now and for later starts."""
     # In this order, because a run that is killed in between finds the port still configured, and repeats both.
@@ -135,7 +114,7 @@ def main() -> None:
             module.exit_json(changed=done, live=done)
         if params["action"] == "load_certificate":
             module.exit_json(changed=load_certificate(call, settings, Path(params["record"]), check=check))
-        clients = clients_in(connections(port)) if port != "0" else []
+        clients = plain_clients(port) if port != "0" else []
         if port != "0" and not clients and not check:
             close_plain(call, Path(params["plain_config"]), applied)
         module.exit_json(changed=port != "0" and not clients, users=clients[:MAX_CLIENTS_SHOWN])

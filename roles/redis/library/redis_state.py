@@ -8,11 +8,11 @@ settings that are on the host, not the inventory's, so it also reaches a Redis o
 from __future__ import annotations
 
 import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.commands import run_command
 from ansible.module_utils.redis_connection import CALL_S, local_options, read_settings, redis_cli, restart_digest
 
 # Redis' defaults for settings that redis.conf does not have.
@@ -23,10 +23,9 @@ MEMINFO = Path("/proc/meminfo")
 def is_current(applied: Path) -> bool:
     """Return whether the server was started with the files that are there now; its unit recorded their checksums."""
     try:
-        done = subprocess.run(["sha256sum", "--status", "--check", str(applied)], capture_output=True, check=False, timeout=CALL_S)
-    except (OSError, subprocess.TimeoutExpired):
+        return run_command(["sha256sum", "--status", "--check", str(applied)], timeout_s=CALL_S).code == 0
+    except OSError:
         return False
-    return done.returncode == 0
 
 
 def data_files(folder: Path) -> str:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-import subprocess
+import re
 from typing import TYPE_CHECKING
+
+from ansible.module_utils.commands import run_command
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -80,12 +82,29 @@ def redis_cli(options: Sequence[Sequence[str]], password: str, arguments: Sequen
     for port_options in options:
         command = ["redis-cli", "--no-auth-warning", "-h", "127.0.0.1", *port_options, *arguments]
         try:
-            done = subprocess.run(
-                command, input=stdin, env=environment, capture_output=True, text=True, errors="replace", check=False, timeout=CALL_S
-            )
-        except (OSError, subprocess.TimeoutExpired):
+            done = run_command(command, stdin=stdin, env=environment, timeout_s=CALL_S)
+        except OSError:
             continue
         output = f"{done.stdout}{done.stderr}".strip()
         if done.stdout.strip() and "Could not connect" not in output:
             return output
     return "" if "Could not connect" in output else output
+
+
+def plain_clients(port: str) -> list[str]:
+    """Return the addresses that are connected to a port of this host.
+
+    Raises:
+        OSError: `ss` fails.
+    """
+    command = ["ss", "-Htn", "state", "established", f"( sport = :{port} )"]
+    done = run_command(command, timeout_s=CALL_S)
+    if done.code:
+        raise OSError(f"`{' '.join(command)}` failed: {done.last_words()}")
+    return clients_in(done.stdout)
+
+
+def clients_in(listing: str) -> list[str]:
+    """Return the addresses of clients from what `ss` prints for established connections to a port."""
+    rows = [line.split() for line in listing.splitlines()]
+    return sorted({re.sub(r":\d+$", "", row[-1]).strip("[]").removeprefix("::ffff:") for row in rows if len(row) >= 4})

@@ -14,12 +14,12 @@ import contextlib
 import os
 import re
 import shutil
-import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.atomic_files import write_atomic
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.commands import run_command
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -186,10 +186,10 @@ def dump(config: Path) -> str:
         raise RefusedError("this host has no containerd. Fix: primus-bootstrap apply hosts.yaml --phase kubernetes")
     argv = [program, "--config", str(config), "config", "dump"] if config.exists() else [program, "config", "default"]
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, errors="replace", check=False, timeout=CALL_S)
-    except (OSError, subprocess.TimeoutExpired) as error:
+        done = run_command(argv, timeout_s=CALL_S)
+    except OSError as error:
         raise RefusedError(f"{' '.join(argv)}: {type(error).__name__}. Fix: see `systemctl status containerd`") from error
-    if done.returncode:
+    if done.code:
         raise RefusedError(f"{' '.join(argv)}: {done.stderr.strip()[-300:]}. Fix: correct {config}")
     return done.stdout
 

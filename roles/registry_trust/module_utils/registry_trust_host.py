@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 from typing import TYPE_CHECKING
 
+from ansible.module_utils.commands import run_command
 from ansible.module_utils.verdict_records import Verdicts
 
 if TYPE_CHECKING:
@@ -36,19 +36,10 @@ def run(words: Sequence[str], stdin: str = "") -> tuple[int | None, str]:
         if name in os.environ
     }
     try:
-        done = subprocess.run(
-            list(words),
-            input=stdin,
-            env={**keep, "HOME": "/root"},
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-            timeout=CALL_S,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
+        done = run_command(words, stdin=stdin, env={**keep, "HOME": "/root"}, timeout_s=CALL_S)
+    except OSError as error:
         return None, f"{words[0]}: {type(error).__name__}, at most {CALL_S:.0f} s"
-    return done.returncode, (done.stdout + done.stderr).strip()
+    return done.code, (done.stdout + done.stderr).strip()
 
 
 def last_line(output: str) -> str:

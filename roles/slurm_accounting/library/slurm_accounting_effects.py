@@ -7,7 +7,6 @@ No collection has a module for it.
 from __future__ import annotations
 
 import stat
-import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.slurm_accounting_data import parse_data, rows
 from ansible.module_utils.slurm_accounting_plan import DesiredState, make_plan
 from ansible.module_utils.slurm_sacctmgr import RefusedError, make_sacctmgr, read_all
+from ansible.module_utils.unit_properties import unit_properties
 from ansible.module_utils.verdict_records import Verdicts
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 TIMER = "primus-slurm-accounting-backup.timer"
 SERVICE = "primus-slurm-accounting-backup.service"
-CALL_S = 15.0
 APPLY_AGAIN = "apply the phase slurm again"
 
 
@@ -71,15 +70,6 @@ def check_password_file(verdicts: Verdicts, settings_file: str) -> None:
         verdicts.add("password_file", "unknown", expected="0600", found="", reason=f"{settings_file}: {error.strerror}", fix=APPLY_AGAIN)
         return
     verdicts.add("password_file", "pass" if mode == 0o600 else "fail", expected="0600", found=f"{mode:04o}", fix=APPLY_AGAIN)
-
-
-def unit_property(unit: str, name: str) -> str:
-    """Return a property of a systemd unit; empty if systemd does not answer."""
-    command = ["systemctl", "show", "--property", name, "--value", unit]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=CALL_S).stdout.strip()
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
 
 
 def check_backups(verdicts: Verdicts, *, timer: str, result: str, newest: str) -> None:
@@ -132,8 +122,9 @@ def main() -> None:
         stated = [given[name] for name in ("cluster", "qos", "accounts", "users")]
         check_entries(verdicts, sacctmgr, DesiredState(*stated, max_submit=given["max_submit"]))
     check_password_file(verdicts, given["settings_file"])
-    state, result = unit_property(TIMER, "ActiveState"), unit_property(SERVICE, "Result")
-    check_backups(verdicts, timer=state, result=result, newest=newest_backup(given["backup_dir"]))
+    timer = unit_properties(TIMER, "ActiveState").get("ActiveState", "")
+    result = unit_properties(SERVICE, "Result").get("Result", "")
+    check_backups(verdicts, timer=timer, result=result, newest=newest_backup(given["backup_dir"]))
     verdicts.finish(module)
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import re
-import subprocess
 from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.commands import run_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,10 +31,10 @@ def call_server(statements: str) -> str:
     """Run SQL statements; return one line per row, with tabs between columns."""
     command = ["mariadb", "--batch", "--skip-column-names"]
     try:
-        done = subprocess.run(command, input=statements, capture_output=True, text=True, check=False, timeout=CALL_S)
-    except (OSError, subprocess.TimeoutExpired) as error:
+        done = run_command(command, stdin=statements, timeout_s=CALL_S)
+    except OSError as error:
         raise RefusedError(f"mariadb cannot be run: {type(error).__name__}") from error
-    if done.returncode:
+    if done.code:
         raise RefusedError(f"MariaDB rejected a statement: {done.stderr.strip()}")
     return done.stdout
 

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from typing import TYPE_CHECKING
 
+from ansible.module_utils.commands import run_command
 from ansible.module_utils.slurm_accounting_data import SHOWS
 
 if TYPE_CHECKING:
@@ -27,13 +27,13 @@ def make_sacctmgr(configuration: str) -> Sacctmgr:
 
     def call(words: Sequence[str]) -> str:
         try:
-            done = subprocess.run(["sacctmgr", *words], env=environment, capture_output=True, text=True, check=False, timeout=CALL_S)
-        except subprocess.TimeoutExpired as error:
+            done = run_command(["sacctmgr", *words], env=environment, timeout_s=CALL_S)
+        except TimeoutError as error:
             raise RefusedError(f"sacctmgr {' '.join(words)}: no answer within {CALL_S:g} s") from error
         except OSError as error:
             raise RefusedError(f"sacctmgr cannot be run: {error}") from error
         # It may exit with 0 after an error, which is only on stderr.
-        if done.returncode or "error:" in done.stderr:
+        if done.code or "error:" in done.stderr:
             raise RefusedError(f"sacctmgr {' '.join(words)}: {' '.join((done.stderr or done.stdout).split())}")
         return done.stdout
 
