@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import subprocess
-import tempfile
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-import yaml
 
 from primus_bootstrap.cli.console import emit, emit_json, say
 from primus_bootstrap.cli.day2 import split_words
@@ -46,6 +43,7 @@ from primus_bootstrap.launch.watch.job_state import DONE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from primus_bootstrap.fleet.messages import Answer
     from primus_bootstrap.inventory.cluster import Cluster
@@ -109,10 +107,7 @@ def submit(
         "workload_host_order": [*selection.hosts, *selection.spares],
         "workload_excluded_hosts": [host.to_json() for host in selection.left_out],
     }
-    with tempfile.TemporaryDirectory(prefix="primus-job-") as folder:
-        variables = Path(folder) / "job.yml"
-        variables.write_text(yaml.safe_dump({**job_file.values, **found}, sort_keys=False), encoding="utf-8")
-        report = run_plan(cluster, plan, replace(options, extra_vars=(f"@{variables}",), submits=True))
+    report = run_plan(cluster, plan, replace(options, variables={**job_file.values, **found}, submits=True))
     watcher = plan.hosts[0]
     if as_json:
         answer = {"id": id_, "target": target, "host": watcher, "folder": f"{request.folder}/{id_}"}

@@ -13,7 +13,7 @@ import time
 from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
@@ -58,16 +58,18 @@ _SUBMISSION_WAIT_S = 120.0
 class Options:
     """How to run a plan.
 
-    `limited`: the plan excludes hosts of its groups. `extra_vars`: `@file` or `key=value`, as for Ansible's `-e`. `check`:
-    change nothing and report differences. Passwords are passed to Ansible in files with mode 0600, which are deleted as soon
-    as Ansible has read them. `forks`: 0 for the value in ansible.cfg. `chained`: each phase depends on the previous ones, so
-    the run ends with the first phase that Ansible aborts. `complete`: the plan has every phase that its hosts need. `submits`: the
-    run submits a job and does not change the cluster, so it takes the lock of submissions instead of the cluster's.
+    `limited`: the plan excludes hosts of its groups. `extra_vars`: `@file` or `key=value`, as for Ansible's `-e`. `variables`: further
+    variables of this precedence, with their types. `check`: change nothing and report differences. Passwords and variables are passed
+    to Ansible in files with mode 0600, which are deleted as soon as Ansible has read them. `forks`: 0 for the value in ansible.cfg.
+    `chained`: each phase depends on the previous ones, so the run ends with the first phase that Ansible aborts. `complete`: the plan
+    has every phase that its hosts need. `submits`: the run submits a job and does not change the cluster, so it takes the lock of
+    submissions instead of the cluster's.
     """
 
     verb: str = "apply"
     limited: bool = False
     extra_vars: tuple[str, ...] = field(default=(), repr=False)
+    variables: Mapping[str, Any] = field(default_factory=dict, repr=False)
     check: bool = False
     become_password: str = field(default="", repr=False)
     vault_password: str = field(default="", repr=False)
@@ -306,6 +308,10 @@ def _arguments(options: Options, private: Path, unread: list[Path]) -> list[str]
         else:
             file = _secret_file(private / f"extra-vars-{number}.json", json.dumps(_key_value(extra)), unread)
             arguments += ["-e", f"@{file}"]
+    if options.variables:
+        # A date of a YAML file is passed as its text.
+        text = json.dumps(dict(options.variables), default=str)
+        arguments += ["-e", f"@{_secret_file(private / 'variables.json', text, unread)}"]
     if options.check:
         arguments += ["--check", "--diff"]
     if options.become_password:

@@ -7,6 +7,7 @@ import json
 import os
 import threading
 from dataclasses import dataclass, field, replace
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -162,6 +163,22 @@ def test_one_process_runs_all_phases(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert process.environment["https_proxy"] == "http://proxy.example:3128"
     assert process.environment["ANSIBLE_SSH_ARGS"].startswith("-o 'UserKnownHostsFile=")
     assert "StrictHostKeyChecking=yes" in process.environment["ANSIBLE_SSH_ARGS"]
+
+
+def test_variables_keep_their_types(cluster: Cluster) -> None:
+    """Ansible reads the variables of a verb from a private file. A date is passed as its text."""
+    given = {"workload_nodes": 2, "workload_arguments": ["a"], "workload_environment": {"DAY": date(2026, 1, 2)}}
+    read: list[tuple[int, object]] = []
+
+    class Reader(FakeRunner):
+        def run(self, process: AnsibleProcess, on_event: Callable[[RawEvent], None], cancel: threading.Event) -> int:
+            path = Path(process.arguments[1].removeprefix("@"))
+            read.append((path.stat().st_mode & 0o777, json.loads(path.read_text(encoding="utf-8"))))
+            return super().run(process, on_event, cancel)
+
+    run(cluster, Reader(["serial"]), Options(variables=given))
+
+    assert read == [(0o600, {**given, "workload_environment": {"DAY": "2026-01-02"}})]
 
 
 def test_a_limited_run_passes_its_hosts_in_a_file(cluster: Cluster) -> None:
