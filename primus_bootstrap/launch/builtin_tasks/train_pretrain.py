@@ -2,20 +2,6 @@
 
 from __future__ import annotations
 
-from primus_bootstrap.launch.programs import training
-from primus_bootstrap.launch.tasks import Program, Request, Task
+from primus_bootstrap.launch.programs.training import training_task
 
-
-def program(request: Request) -> Program:
-    """Return the training program with its arguments."""
-    return Program((str(request.workloads() / "train" / "pretrain.py"),), request.arguments)
-
-
-TASK = Task(
-    name="train pretrain",
-    meaning="Train a language model from scratch.",
-    usage=training.USAGE,
-    program=program,
-    check=training.check,
-    help=lambda request: training.help_text("train pretrain", request),
-)
+TASK = training_task("train pretrain", "Train a language model from scratch.", "pretrain.py")

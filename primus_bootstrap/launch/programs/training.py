@@ -10,15 +10,26 @@ from primus_bootstrap.core.suggestions import did_you_mean
 from primus_bootstrap.launch.option_parser import OptionParser
 from primus_bootstrap.launch.programs import settings_file, train_settings
 from primus_bootstrap.launch.self_exec import presets_in
+from primus_bootstrap.launch.tasks import Program, Request, Task
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from primus_bootstrap.launch.programs.settings_file import Given
-    from primus_bootstrap.launch.tasks import Request
 
-USAGE = "--config FILE|PRESET [key=value]..."
 _SUFFIXES = (".yaml", ".yml", ".json")
+
+
+def training_task(name: str, meaning: str, script: str) -> Task:
+    """Return the task of a program in workloads/train."""
+    return Task(
+        name=name,
+        meaning=meaning,
+        usage="--config FILE|PRESET [key=value]...",
+        program=lambda request: Program((str(request.workloads() / "train" / script),), request.arguments),
+        check=check,
+        help=lambda request: help_text(name, request),
+    )
 
 
 def check(request: Request) -> tuple[str, ...]:
