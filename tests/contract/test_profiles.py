@@ -29,8 +29,9 @@ MODELS = {
 
 # Variables that other launchers set for every job and this project does not; see docs/profiles.md.
 LEFT_OUT = {
-    "NCCL_CHECKS_DISABLE", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "TORCH_NCCL_ASYNC_ERROR_HANDLING", "CUDA_DEVICE_MAX_CONNECTIONS",
-    "TORCH_NCCL_AVOID_RECORD_STREAMS", "NCCL_PXN_DISABLE", "NCCL_CROSS_NIC", "RCCL_MSCCL_ENABLE", "RCCL_MSCCLPP_ENABLE", "NCCL_NVLS_ENABLE",
+    "NCCL_CHECKS_DISABLE", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+    "CUDA_DEVICE_MAX_CONNECTIONS", "TORCH_NCCL_AVOID_RECORD_STREAMS", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "NCCL_PXN_DISABLE",
+    "NCCL_CROSS_NIC", "RCCL_MSCCL_ENABLE", "RCCL_MSCCLPP_ENABLE", "NCCL_NVLS_ENABLE",
 }  # fmt: skip
 
 
@@ -174,3 +175,16 @@ def test_models_that_share_an_id_get_their_common_entries_only() -> None:
 
     assert both == ["HSA_NO_SCRATCH_RECLAIM"]
     assert profiles._shared_entries(["MI250", "MI100"]) == []
+
+
+@pytest.mark.parametrize(
+    ("arch", "variables"),
+    [("gfx90a", ["HSA_NO_SCRATCH_RECLAIM"]), ("gfx942", ["HSA_NO_SCRATCH_RECLAIM"]), ("gfx950", ["RCCL_WARP_SPEED_AUTO"])],
+)
+def test_every_model_of_an_architecture_has_its_variables(arch: str, variables: list[str]) -> None:
+    """They work around errors of ROCm for the architecture, which all its models have."""
+    models = [name for name, facts in gpus.catalogue()["models"].items() if facts.get("arch") == arch]
+    found = {name: [entry["variable"] for entry in profiles.profile_data("models")[name]] for name in models}
+
+    assert found == dict.fromkeys(models, variables)
+    assert models
