@@ -57,7 +57,7 @@ def test_good_host_passes(script: ModuleType) -> None:
 @pytest.mark.parametrize(
     ("check", "facts", "verdict", "reason"),
     [
-        ("os", {"os": {"id": "debian", "version": "11", "name": "Debian 11"}}, "fail", "Debian 11 is not a supported distribution"),
+        ("os", {"os": {"id": "debian", "version": "11", "name": "Debian 11"}}, "fail", "Debian 11 is not a tested distribution"),
         ("os", {"os": {"id": "rocky", "version": "9.4", "name": "Rocky"}}, "pass", ""),
         ("os", {"os": {"id": "rocky", "version": "95", "name": "Rocky 95"}}, "fail", "Rocky 95"),
         ("os", {"os": {"id": "", "version": "", "name": ""}}, "unknown", "no /etc/os-release"),
@@ -92,6 +92,24 @@ def test_each_check_reports_its_result(script: ModuleType, check: str, facts: di
     assert record["verdict"] == verdict
     assert reason in record["reason"]
     assert bool(record["fix"]) == (verdict in ("fail", "unknown"))
+
+
+@pytest.mark.parametrize(
+    ("version", "accepted", "verdict", "fix"),
+    [
+        ("24.04", {}, "fail", "set preflight_untested_os: true"),
+        ("24.04", {"untested_os": True}, "unknown", "apply to one host first"),
+        ("12", {"untested_os": True}, "pass", ""),
+    ],
+)
+def test_untested_distribution_must_be_accepted(
+    script: ModuleType, version: str, accepted: dict[str, bool], verdict: str, fix: str
+) -> None:
+    """With preflight_untested_os it is unknown, which preflight shows as a warning. A tested one passes as usual."""
+    name = "debian" if version == "12" else "ubuntu"
+    found = verdicts_of(script, {"os": {"id": name, "version": version, "name": f"{name} {version}"}}, **accepted)["os"]
+
+    assert (found["verdict"], fix in found["fix"]) == (verdict, True)
 
 
 def test_time_sync_can_be_required(script: ModuleType) -> None:

@@ -326,7 +326,7 @@ def holders(port: int, expected: str) -> set[str] | None:
 
 # For each check: the variable or document with the requirement, and the fix; `{device}` is the checked object.
 CHECK_TEXTS = {
-    "os": ("preflight_supported_os", "install a supported distribution, or add this one to preflight_supported_os at your own risk"),
+    "os": ("preflight_supported_os", "install a tested distribution, or accept this one: set preflight_untested_os: true"),
     "python": ("preflight_min_python", "install a newer python3, or set ansible_python_interpreter to one"),
     "sudo": (
         "ansible_become",
@@ -367,11 +367,15 @@ def outcome(right: bool | None, /) -> str:  # noqa: FBT001
 
 
 def check_os(facts: dict[str, Any], check: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Check that the distribution and its release are supported."""
+    """Check that the distribution and its release were tested. Another one is unknown if the site accepts it."""
     names, release = check["supported_os"], f"{facts['os']['id']} {facts['os']['version']}".strip()
     known = any(release == name or release.startswith(name + ".") for name in names)
-    reason = f"{facts['os']['name']} is not a supported distribution" if release else "there is no /etc/os-release"
-    yield record("os", outcome(known if release else None), ", ".join(names), release, reason)
+    accepted = bool(check.get("untested_os"))
+    reason = f"{facts['os']['name']} is not a tested distribution" if release else "there is no /etc/os-release"
+    found = record("os", outcome(True if known else None if accepted or not release else False), ", ".join(names), release, reason)
+    if accepted and release and not known:
+        found["fix"] = "apply to one host first; remove preflight_untested_os to refuse such hosts"
+    yield found
 
 
 def check_python(facts: dict[str, Any], check: dict[str, Any]) -> Iterator[dict[str, Any]]:
