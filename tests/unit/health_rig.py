@@ -48,5 +48,6 @@ def make_config(**changes: Any) -> dict[str, Any]:
         "memory_errors": {"max_uncorrected": 0, "max_corrected_per_day": 10},
         "kernel_log": {"window_s": 3600, "xids": [79], "patterns": [], "ignore": []},
         "gpu_count": {"expected": 0, "program": "/nowhere/launch.pyz", "facts": "/nowhere/gpu.json", "sysfs": "/"},
+        "rdma_port": {"ports": [], "count": 0, "facts": "/nowhere/gpu.json", "sysfs": "/"},
     }
     return {**config, **changes}

@@ -34,6 +34,8 @@ VERDICT_SCHEMA = "primus.verdict/1"
 WORDS = (PASS, FAIL, UNKNOWN, SKIPPED)
 # Time limit for the end of a killed check. A process that waits for a device or a dead server cannot be killed and is left behind.
 KILL_WAIT_S = 2.0
+# Checks that run once on a host.
+SINGLE_CHECKS = ("clock", "memory_errors", "kernel_log", "gpu_count", "rdma_port")
 # The validity of a result without a readable configuration.
 DEFAULT_VALID_FOR_S = 300
 
@@ -81,7 +83,7 @@ def plan_checks(config: dict[str, Any]) -> list[Check]:
     mounts = [Check("mount", entry["path"], entry) for entry in config["mounts"]]
     units = {"units": config["units"], "managed": config["managed_units"]}
     daemons = [Check("unit", "", units)] if any(units.values()) else []
-    return [*disks, *mounts, *daemons, *(Check(name, "", config[name]) for name in ("clock", "memory_errors", "kernel_log", "gpu_count"))]
+    return [*disks, *mounts, *daemons, *(Check(name, "", config[name]) for name in SINGLE_CHECKS)]
 
 
 def run_one(check: Check, config: dict[str, Any], locks: Path) -> list[Record]:
