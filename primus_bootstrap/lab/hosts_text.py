@@ -41,6 +41,9 @@ _SETTINGS = """
     juicefs_version: 1.4.2
     juicefs_cache_size_mib: 512
 
+    # On a machine with Ubuntu the hosts have Ubuntu too, which is not tested: preflight warns.
+    preflight_untested_os: true
+
     # Training jobs use the torch that `lab up --torch` mounts into the hosts.
     workload_venv: {venv}
 
