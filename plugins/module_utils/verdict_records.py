@@ -29,6 +29,7 @@ class Verdicts:
         *,
         expected: str = "",
         found: str = "",
+        unit: str = "",
         reason: str = "",
         fix: str = "",
         device: str = "",
@@ -40,7 +41,7 @@ class Verdicts:
         """
         now = time.time()
         record = {"check": f"{self.role}.{check}", "host": host or self.host, "verdict": verdict, "expected": expected, "found": found}
-        named = {"device": device} if device else {}
+        named = {name: value for name, value in (("device", device), ("unit", unit)) if value}
         problem = {} if verdict == "pass" else {"reason": reason or f"expected {expected}, found {found or 'nothing'}", "fix": fix}
         origin = {
             "source": f"roles/{self.role}/meta/argument_specs.yml",

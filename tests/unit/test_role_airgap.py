@@ -96,7 +96,10 @@ def test_setting_of_apt_is_written_last_and_removed_first() -> None:
 )
 def test_only_the_mirror_alone_passes(status: int | None, output: str, verdict: str) -> None:
     """A second source or no source fails. No answer from apt is unknown."""
-    assert effects.check_sources("n1", OURS, status, output)["verdict"] == verdict
+    verdicts = effects.Verdicts("airgap", "n1")
+    effects.check_sources(verdicts, OURS, status, output)
+
+    assert [one["verdict"] for one in verdicts.records] == [verdict]
 
 
 def test_fetched_package_is_compared_with_the_index(tmp_path: Path) -> None:
@@ -105,9 +108,13 @@ def test_fetched_package_is_compared_with_the_index(tmp_path: Path) -> None:
     package = effects.smallest_package(index)
     (tmp_path / "small_2.deb").write_bytes(b"deb")
 
-    assert package["Package"] == "small"
-    assert effects.check_fetch("n1", package, tmp_path, 0, "")["verdict"] == "pass"
-    assert effects.check_fetch("n1", package, tmp_path, None, "late")["verdict"] == "unknown"
+    verdicts = effects.Verdicts("airgap", "n1")
+    effects.check_fetch(verdicts, package, tmp_path, 0, "")
+    effects.check_fetch(verdicts, package, tmp_path, None, "late")
     (tmp_path / "small_2.deb").write_bytes(b"DEB")
-    assert effects.check_fetch("n1", package, tmp_path, 0, "")["verdict"] == "fail"
-    assert effects.check_fetch("n1", package, tmp_path / "empty", 100, "E: gone")["verdict"] == "fail"
+    effects.check_fetch(verdicts, package, tmp_path, 0, "")
+    effects.check_fetch(verdicts, package, tmp_path / "empty", 100, "E: gone")
+
+    assert package["Package"] == "small"
+    assert [one["verdict"] for one in verdicts.records] == ["pass", "unknown", "fail", "fail"]
+    assert [one["reason"] for one in verdicts.records[1:]] == ["late", f"its checksum is {digest(b'DEB')}", "E: gone"]

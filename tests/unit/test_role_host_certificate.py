@@ -38,7 +38,14 @@ def installed(folder: Path, host: str, place: Path) -> Path:
     return place
 
 
-def verdicts(found: list[dict[str, Any]]) -> list[str]:
+def checked(place: Path, names: list[str], least_days: int = 30) -> list[dict[str, Any]]:
+    """Return the records of the certificate in a folder."""
+    verdicts = effects.Verdicts("host_certificate", "n1")
+    effects.check_certificate(verdicts, place, names, least_days)
+    return list(verdicts.records)
+
+
+def outcomes(found: list[dict[str, Any]]) -> list[str]:
     """Return the verdicts."""
     return [one["verdict"] for one in found]
 
@@ -50,10 +57,10 @@ def test_clients_of_the_authority_accept_every_name(tmp_path: Path) -> None:
     ensure(other, specified())
     place = installed(ca, "n1", tmp_path / "tls")
 
-    assert verdicts(effects.check_certificate("n1", place, list(NAMES), 30)) == ["pass"] * 5
-    assert verdicts(effects.check_certificate("n1", place, ["n2"], 30)) == ["fail", "unknown"]
+    assert outcomes(checked(place, list(NAMES))) == ["pass"] * 5
+    assert outcomes(checked(place, ["n2"])) == ["fail", "unknown"]
     (place / "ca.crt").write_bytes((other / "ca.crt").read_bytes())
-    assert verdicts(effects.check_certificate("n1", place, ["n1"], 30)) == ["fail", "unknown"]
+    assert outcomes(checked(place, ["n1"])) == ["fail", "unknown"]
 
 
 def test_keys_are_readable_by_their_owner_only(tmp_path: Path) -> None:
@@ -106,7 +113,7 @@ def test_next_run_completes_an_interrupted_one(tmp_path: Path, left_out: str) ->
     (ca / left_out).unlink()
 
     assert ensure(ca, specified())
-    assert verdicts(effects.check_certificate("n1", installed(ca, "n1", tmp_path / "tls"), ["n1"], 30)) == ["pass", "pass"]
+    assert outcomes(checked(installed(ca, "n1", tmp_path / "tls"), ["n1"])) == ["pass", "pass"]
 
 
 @pytest.mark.parametrize("broken", ["ca.key", "ca.crt"])
@@ -139,11 +146,12 @@ def test_foreign_key_and_imminent_expiry_fail(tmp_path: Path) -> None:
     ensure(ca, specified(days=10, before=5))
     ensure(ca, specified("n2"))
     place = installed(ca, "n1", tmp_path / "tls")
-    near = effects.check_certificate("n1", place, ["n1"], 30)
+    near = checked(place, ["n1"])
     (place / "host.key").write_bytes((ca / "hosts" / "n2.key").read_bytes())
-    wrong = effects.check_certificate("n1", place, ["n1"], 1)
+    wrong = checked(place, ["n1"], 1)
 
-    assert verdicts(near) == ["pass", "fail"]
+    assert outcomes(near) == ["pass", "fail"]
     assert "it expires in" in near[1]["reason"]
-    assert verdicts(wrong) == ["fail", "unknown"]
+    assert near[1]["unit"] == "days"
+    assert outcomes(wrong) == ["fail", "unknown"]
     assert all(one["fix"] for one in [*near[1:], *wrong])

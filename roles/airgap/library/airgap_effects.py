@@ -7,21 +7,18 @@ It runs apt with temporary folders, which ansible.builtin.apt cannot do. If a co
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import tempfile
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.commands import run_command
+from ansible.module_utils.verdict_records import Verdicts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-SCHEMA = "primus.verdict/1"
-SOURCE = "roles/airgap/meta/argument_specs.yml"
 LIMIT_S = 120
 FIX = "check that this host reaches the hosts of the group airgap_mirror, then apply the phase baseline again"
 
@@ -35,32 +32,19 @@ def run(argv: Sequence[str], folder: str) -> tuple[int | None, str]:
     return done.code, done.stdout if done.code == 0 else done.stderr or done.stdout
 
 
-def record(host: str, check: str, verdict: str, **facts: Any) -> dict[str, Any]:
-    """Return one verdict record."""
-    return {
-        "check": f"airgap.{check}",
-        "host": host,
-        "verdict": verdict,
-        "source": SOURCE,
-        "started": time.time(),
-        "schema": SCHEMA,
-        **facts,
-    }
-
-
-def check_sources(host: str, bundle_source: str, status: int | None, output: str) -> dict[str, Any]:
-    """Return the verdict on the sources that apt lists."""
+def check_sources(verdicts: Verdicts, bundle_source: str, status: int | None, output: str) -> None:
+    """Check the sources that apt lists."""
     expected = f"{bundle_source} and nothing else"
     if status != 0:
-        return record(
-            host, "sources", "unknown", expected=expected, found="", reason=f"apt did not list its sources: {output.strip()}", fix=FIX
-        )
+        verdicts.add("sources", "unknown", expected=expected, reason=f"apt did not list its sources: {output.strip()}", fix=FIX)
+        return
     others = sorted({line for line in output.splitlines() if line and not line.startswith(bundle_source)})
     if others or bundle_source not in output:
         reason = f"apt uses {', '.join(others[:3])}" if others else "apt does not use the bundle"
         fix = "remove the file in /etc/apt/apt.conf.d that sets Dir::Etc, then apply the phase baseline again"
-        return record(host, "sources", "fail", expected=expected, found=" ".join(others[:3]), reason=reason, fix=fix)
-    return record(host, "sources", "pass", expected=expected, found=bundle_source)
+        verdicts.add("sources", "fail", expected=expected, found=" ".join(others[:3]), reason=reason, fix=fix)
+        return
+    verdicts.add("sources", "pass", expected=expected, found=bundle_source)
 
 
 def smallest_package(index: str) -> dict[str, str]:
@@ -69,22 +53,22 @@ def smallest_package(index: str) -> dict[str, str]:
     return min((one for one in stanzas if "Size" in one), key=lambda one: int(one["Size"]), default={})
 
 
-def check_fetch(host: str, package: dict[str, str], folder: Path, status: int | None, output: str) -> dict[str, Any]:
-    """Return the verdict on the downloaded package."""
+def check_fetch(verdicts: Verdicts, package: dict[str, str], folder: Path, status: int | None, output: str) -> None:
+    """Check the downloaded package."""
     expected = f"{package['Package']} {package['Version']} with the checksum of the index"
-    if status is None:
-        return record(host, "fetch", "unknown", expected=expected, found="", reason=output.strip(), fix=FIX)
     files = list(folder.glob("*.deb"))
-    if status != 0 or not files:
-        return record(host, "fetch", "fail", expected=expected, found="nothing", reason=output.strip()[-500:], fix=FIX)
-    found = hashlib.sha256(files[0].read_bytes()).hexdigest()
-    verdict = "pass" if found == package["SHA256"] else "fail"
-    reason = "" if verdict == "pass" else f"its checksum is {found}"
-    return record(host, "fetch", verdict, expected=expected, found=files[0].name, reason=reason, fix="" if verdict == "pass" else FIX)
+    if status is None:
+        verdicts.add("fetch", "unknown", expected=expected, reason=output.strip(), fix=FIX)
+    elif status != 0 or not files:
+        verdicts.add("fetch", "fail", expected=expected, found="nothing", reason=output.strip()[-500:], fix=FIX)
+    else:
+        found = hashlib.sha256(files[0].read_bytes()).hexdigest()
+        verdict = "pass" if found == package["SHA256"] else "fail"
+        verdicts.add("fetch", verdict, expected=expected, found=files[0].name, reason=f"its checksum is {found}", fix=FIX)
 
 
-def verify(host: str, folder: str) -> list[dict[str, Any]]:
-    """Return the verdicts on the sources and on a download."""
+def verify(verdicts: Verdicts, folder: str) -> None:
+    """Check the sources and a download."""
     bundle_source = f"mirror+file:{folder}/mirrors"
     with tempfile.TemporaryDirectory(prefix="primus-airgap-") as folder_path:
         options = ["-o", f"Dir::State::lists={folder_path}/lists", "-o", f"Dir::Cache={folder_path}/cache", "-o", "APT::Sandbox::User=root"]
@@ -95,38 +79,31 @@ def verify(host: str, folder: str) -> list[dict[str, Any]]:
         status, output = (
             run(["apt-get", *options, "indextargets", "--format", "$(REPO_URI)"], folder_path) if updated == 0 else (None, error)
         )
-        verdicts = [check_sources(host, bundle_source, status, output)]
+        check_sources(verdicts, bundle_source, status, output)
         package = smallest_package((Path(folder) / "Packages").read_text(encoding="utf-8"))
         if not package:
             reason = "the index of the bundle is empty"
-            return [
-                *verdicts,
-                record(host, "fetch", "fail", expected="packages", found="none", reason=reason, fix="create the bundle again"),
-            ]
+            verdicts.add("fetch", "fail", expected="packages", found="none", reason=reason, fix="create the bundle again")
+            return
         status, output = updated, error
         if updated == 0:
             status, output = run(
                 ["apt-get", "-qq", *options, "download", f"{package['Package']}={package['Version']}"], f"{folder_path}/here"
             )
-        return [*verdicts, check_fetch(host, package, Path(folder_path) / "here", status, output)]
+        check_fetch(verdicts, package, Path(folder_path) / "here", status, output)
 
 
 def main() -> None:
     """Run the checks, and fail if one failed."""
     text = {"type": "str", "required": True}
     module = AnsibleModule(argument_spec={"host": text, "folder": text}, supports_check_mode=False)
-    started = time.time()
+    verdicts = Verdicts("airgap", module.params["host"])
     try:
-        verdicts = verify(module.params["host"], module.params["folder"])
+        verify(verdicts, module.params["folder"])
     except OSError as error:
         reason = f"{error.filename}: {error.strerror}"
-        verdicts = [record(module.params["host"], "fetch", "unknown", expected="a package of the bundle", found="", reason=reason, fix=FIX)]
-    for verdict in verdicts:
-        verdict["seconds"] = time.time() - started
-    result = {"changed": False, "verdicts": verdicts, "stdout": json.dumps({"verdicts": verdicts})}
-    if failed := [f"{one['check']}: {one['reason']}. Fix: {one['fix']}" for one in verdicts if one["verdict"] == "fail"]:
-        module.fail_json(msg="; ".join(failed), **result)
-    module.exit_json(**result)
+        verdicts.add("fetch", "unknown", expected="a package of the bundle", reason=reason, fix=FIX)
+    verdicts.finish(module)
 
 
 if __name__ == "__main__":

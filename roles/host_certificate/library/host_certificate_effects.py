@@ -6,16 +6,14 @@ Both ends of the TLS handshake are in this process, so no port is needed. commun
 
 from __future__ import annotations
 
-import json
 import ssl
 import time
 from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.verdict_records import Verdicts
 
-SCHEMA = "primus.verdict/1"
-SOURCE = "roles/host_certificate/meta/argument_specs.yml"
 FIX = "apply again to sign a new one; with your own certificates, correct host_certificate_*_file"
 DAY_S = 86400.0
 
@@ -44,33 +42,25 @@ def handshake(folder: Path, name: str) -> tuple[str, float]:
     return "", (ssl.cert_time_to_seconds(str(certificate["notAfter"])) - time.time()) / DAY_S
 
 
-def record(host: str, check: str, verdict: str, **fields: Any) -> dict[str, Any]:
-    """Return one verdict record."""
-    fix = {} if verdict == "pass" else {"fix": FIX}
-    constant = {"source": SOURCE, "started": time.time(), "seconds": 0.0, "schema": SCHEMA}
-    return {"check": f"host_certificate.{check}", "host": host, "verdict": verdict, **fields, **fix, **constant}
-
-
-def check_certificate(host: str, folder: Path, names: list[str], least_days: int) -> list[dict[str, Any]]:
-    """Return a verdict for each name, and one for the days until the certificate expires."""
-    found = []
+def check_certificate(verdicts: Verdicts, folder: Path, names: list[str], least_days: int) -> None:
+    """Check the certificate for each name, and the days until it expires."""
     days: list[float] = []
     for name in names:
         try:
             error_text, left = handshake(folder, name)
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError: key and certificate do not belong together
-            found.append(record(host, "trusted", "fail", device=name, expected="trusted", found="", reason=f"{folder}: {error}"))
+            verdicts.add("trusted", "fail", device=name, expected="trusted", reason=f"{folder}: {error}", fix=FIX)
             continue
-        fields = {"device": name, "expected": "trusted", "found": error_text or "trusted", "reason": error_text}
-        found.append(record(host, "trusted", "fail" if error_text else "pass", **fields))
+        verdict, found = ("fail", error_text) if error_text else ("pass", "trusted")
+        verdicts.add("trusted", verdict, device=name, expected="trusted", found=found, reason=error_text, fix=FIX)
         days += [] if error_text else [left]
+    expected = f">= {least_days}"
     if not days:
-        reason = "it is not trusted for any name"
-        return [*found, record(host, "valid", "unknown", expected=f">= {least_days}", found="", unit="days", reason=reason)]
+        verdicts.add("valid", "unknown", expected=expected, unit="days", reason="it is not trusted for any name", fix=FIX)
+        return
     left = min(days)
-    reason = "" if left >= least_days else f"it expires in {left:.0f} days"
-    fields = {"expected": f">= {least_days}", "found": f"{left:.0f}", "unit": "days", "reason": reason}
-    return [*found, record(host, "valid", "fail" if reason else "pass", **fields)]
+    verdict, reason = "pass" if left >= least_days else "fail", f"it expires in {left:.0f} days"
+    verdicts.add("valid", verdict, expected=expected, found=f"{left:.0f}", unit="days", reason=reason, fix=FIX)
 
 
 def main() -> None:
@@ -85,12 +75,9 @@ def main() -> None:
         supports_check_mode=True,
     )
     options = module.params
-    verdicts = check_certificate(options["host"], Path(options["folder"]), options["names"], options["least_days"])
-    result = {"changed": False, "verdicts": verdicts, "stdout": json.dumps({"verdicts": verdicts})}
-    failed = [f"{one['check']} {one.get('device', '')}: {one['reason']}. Fix: {one['fix']}" for one in verdicts if one["verdict"] == "fail"]
-    if failed:
-        module.fail_json(msg="; ".join(failed), **result)
-    module.exit_json(**result)
+    verdicts = Verdicts("host_certificate", options["host"])
+    check_certificate(verdicts, Path(options["folder"]), options["names"], options["least_days"])
+    verdicts.finish(module)
 
 
 if __name__ == "__main__":
