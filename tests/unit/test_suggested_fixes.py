@@ -84,6 +84,24 @@ def _widen(text: str, line: int, problem: Problem, name: str, prefix: str) -> st
     return _set(text, line, problem, name, str(wider))
 
 
+def _indent(text: str, line: int, problem: Problem, spaces: str, direction: str) -> str:
+    """Move a key and the lines in it."""
+    del problem
+    lines = text.splitlines(keepends=True)
+    column = len(lines[line]) - len(lines[line].lstrip())
+    inside = (number for number in range(line + 1, len(lines)) if lines[number][: column + 1].strip())
+    for number in range(line, next(inside, len(lines))):
+        lines[number] = f"{' ' * int(spaces)}{lines[number]}" if direction == "more" else lines[number][int(spaces) :]
+    return "".join(lines)
+
+
+def _indent_line(text: str, line: int, problem: Problem, spaces: str) -> str:
+    """Move one line only."""
+    del problem
+    lines = text.splitlines(keepends=True)
+    return "".join((*lines[:line], " " * int(spaces), lines[line].lstrip(), *lines[line + 1 :]))
+
+
 def _delete(text: str, line: int, _problem: Problem) -> str:
     lines = text.splitlines(keepends=True)
     return "".join((*lines[:line], *lines[line + 1 :]))
@@ -108,6 +126,8 @@ FORMS: tuple[tuple[str, Callable[..., str]], ...] = (
     (r"^set (\w+) to a subnet of at least /(\d+)$", _widen),
     (r"(?:^|, or )delete (?:it|the line|\w+_\w+)(?=$|,|;| there| to use)", _delete),
     (r"without quotes$", _unquote),
+    (r"(?:^indent it with all lines in it|, or) by (\d+) spaces? (more|less), ", _indent),
+    (r"^indent this line by (\d+) spaces,", _indent_line),
 )
 
 

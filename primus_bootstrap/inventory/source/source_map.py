@@ -16,12 +16,12 @@ import yaml
 from primus_bootstrap.core.errors import Problem
 from primus_bootstrap.core.suggestions import nearest
 from primus_bootstrap.inventory.cluster import Origin
+from primus_bootstrap.inventory.source.yaml_levels import SECTIONS
 from primus_bootstrap.inventory.source.yaml_values import entries, is_null, line_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-SECTIONS = ("hosts", "vars", "children")
 _NAME = re.compile(r"[^\W\d]\w*", re.ASCII)
 _HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 _RANGE = re.compile(r"\[([^\[\]]*)\]")
@@ -32,12 +32,8 @@ _STR = "tag:yaml.org,2002:str"
 # Names of mappings that hold only anchors: https://docs.docker.com/reference/compose-file/extension/ and
 # https://docs.gitlab.com/ci/jobs/#hide-a-job
 _ANCHOR_NAMES = ("x-", ".")
-# What the keys of a section are, and how to indent a section that is among them.
-_EXPECTED = {
-    "hosts": ("host", "one level less, under group `{group}`"),
-    "vars": ("variable", "one level less, under group `{group}`"),
-    "children": ("group", "one level less"),
-}
+# What the keys of a section are.
+_EXPECTED = {"hosts": "host", "vars": "variable", "children": "group"}
 _ANCHOR_FIX = "move it to the beginning of `vars:` of `all`, with a name such as `site_common`"
 
 
@@ -205,11 +201,21 @@ class _Walk:
             return False
         return name.startswith(_ANCHOR_NAMES) or (not self.suggest_group(name) and _is_aliased(self.root, body))
 
-    def _report_sections(self, keys: Sequence[yaml.Node], kind: str, level: str) -> None:
-        """Report sections that are indented wrongly, all of one mapping together."""
+    def _report_sections(self, keys: Sequence[yaml.Node], kind: str, *places: tuple[int, str]) -> None:
+        """Report sections that are indented wrongly, all of one mapping together.
+
+        Args:
+            keys: The sections.
+            kind: What is expected in their place.
+            places: Where they may belong: the spaces to add (negative: to remove; 0 in `{…}`, without lines), and the group.
+        """
         if keys:
             names, verb, pronoun = _words(keys)
-            self.problem(keys[0], f"{names} {verb} where the name of a {kind} is expected", f"indent {pronoun} {level}", "structure")
+            ways = (f"by {abs(spaces)} spaces {'more' if spaces > 0 else 'less'}, under group `{group}`" for spaces, group in places)
+            fix = f"indent {pronoun} with all lines in {pronoun} {', or '.join(ways)}"
+            if not places[0][0]:
+                fix = f"move {pronoun} to group `{places[0][1]}`"
+            self.problem(keys[0], f"{names} {verb} where the name of a {kind} is expected", fix, "structure")
 
     def _section(self, group: str, key: yaml.Node, content: yaml.Node) -> None:
         section = str(key.value)
@@ -234,8 +240,7 @@ class _Walk:
             self.problem(content, what, fix, "structure")
             return
         misplaced = [name for name, _ in pairs if name.value in SECTIONS]
-        kind, level = _EXPECTED[section]
-        self._report_sections(misplaced, kind, level.format(group=group))
+        self._report_sections(misplaced, _EXPECTED[section], *_places(group, key, pairs))
         for name, body in pairs:
             if name in misplaced:
                 continue
@@ -244,9 +249,9 @@ class _Walk:
             elif section == "children":
                 self.group(name, body, group)
             else:
-                self._hosts(group, name, body)
+                self._hosts(group, key, name, body)
 
-    def _hosts(self, group: str, key: yaml.Node, body: yaml.Node) -> None:
+    def _hosts(self, group: str, section: yaml.Node, key: yaml.Node, body: yaml.Node) -> None:
         pattern = str(key.value)
         hosts = self._names(key)
         if not hosts:
@@ -259,7 +264,7 @@ class _Walk:
             self.problem(body, what, "write each of its variables as `name: value` on a separate line", "host-variables")
             return
         misplaced = [name for name, _ in entries(body) if name.value in SECTIONS]
-        self._report_sections(misplaced, "variable", f"two levels less, under group `{group}`")
+        self._report_sections(misplaced, f"variable of host `{pattern}`", *((-_step(section, one), group) for one in misplaced[:1]))
         for name, value in entries(body):
             if name not in misplaced:
                 self._definition(name, value, "host", hosts)
@@ -329,6 +334,21 @@ def _is_aliased(root: yaml.Node, node: yaml.Node) -> bool:
             visited.add(id(current))
             pending.extend(chain.from_iterable(current.value) if isinstance(current, yaml.MappingNode) else current.value)
     return uses > 1
+
+
+def _places(group: str, section: yaml.Node, pairs: Sequence[tuple[yaml.Node, yaml.Node]]) -> Iterator[tuple[int, str]]:
+    """Yield where the first misplaced section in a section belongs: under the empty group above it, or beside the section."""
+    first = next((number for number, (name, _) in enumerate(pairs) if name.value in SECTIONS), 0)
+    step = _step(section, pairs[first][0]) if pairs else 0
+    above, body = pairs[first - 1] if first else (section, section)
+    if section.value == "children" and is_null(body):
+        yield step, str(above.value)
+    yield -step, group
+
+
+def _step(outer: yaml.Node, inner: yaml.Node) -> int:
+    """Return by how many spaces a key is indented more than another one; 0 if both are on one line, in `{…}`."""
+    return int(inner.start_mark.column - outer.start_mark.column) if line_of(inner) != line_of(outer) else 0
 
 
 def _words(keys: Sequence[yaml.Node]) -> tuple[str, str, str]:

@@ -11,6 +11,7 @@ import yaml
 from yaml.constructor import ConstructorError
 
 from primus_bootstrap.core.errors import Problem
+from primus_bootstrap.inventory.source.yaml_levels import level_fault
 from primus_bootstrap.inventory.source.yaml_values import line_of, value_of
 
 if TYPE_CHECKING:
@@ -186,15 +187,18 @@ def _syntax(text: str, error: yaml.MarkedYAMLError) -> _Fault:
     if tab := _TAB_INDENT.search(text):
         what = "is indented with a tab; YAML allows only spaces"
         return _line_at(text, tab.end()), what, "replace the tab with spaces", "tab"
+    if _WRONG_LEVEL in reason and (fault := level_fault(text.splitlines(), line)):
+        return *fault, "indentation"
     for words, what, fix, rule in _SYNTAX:
         if words in reason:
             return line, what, fix, rule
     return line, f"is not YAML: {reason}", "correct the line, or put the value in quotes", "not-yaml"
 
 
+_WRONG_LEVEL = "did not find expected key"
 # Part of libyaml's message, our message, fix, rule (https://github.com/yaml/libyaml/blob/0.2.5/src/parser.c and scanner.c).
 _SYNTAX = (
-    ("did not find expected key", "has a different indentation from the lines above",
+    (_WRONG_LEVEL, "has a different indentation from the lines above",
      "indent the line like the other entries of its level", "indentation"),
     ("did not find expected '-' indicator", "is not part of the list above",
      "begin the line with `- `, indented like the other entries of the list", "indentation"),
