@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from etcd_member import Member, RefusedError, etcdctl, find_member, health, inspect
+from etcd_member import Member, RefusedError, etcdctl, find_member, health, inspect, print_result
 
 SCHEMA = "primus.etcd-backup/1"
 # A snapshot of a large cluster (8 GiB) over a busy disk.
@@ -145,12 +145,7 @@ def main() -> int:
     Path(settings["folder"]).mkdir(mode=0o700, parents=True, exist_ok=True)
     with Path(settings["folder"], ".lock").open("w", encoding="ascii") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        try:
-            print(json.dumps(take(settings)))
-        except (RefusedError, OSError) as error:
-            print(error, file=sys.stderr)
-            return 1
-    return 0
+        return print_result(lambda: take(settings))
 
 
 if __name__ == "__main__":

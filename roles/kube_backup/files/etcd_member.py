@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -27,6 +28,16 @@ _POLL_S = 0.5
 
 class RefusedError(Exception):
     """An operation failed or is not allowed; the message ends with a fix."""
+
+
+def print_result(step: Callable[[], Any]) -> int:
+    """Run a step and print its result as JSON; if it fails, print why to stderr. Return the exit code."""
+    try:
+        print(json.dumps(step()))
+    except (RefusedError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
 
 
 @dataclass(frozen=True)

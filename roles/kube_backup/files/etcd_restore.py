@@ -27,7 +27,19 @@ from pathlib import Path
 from typing import Any
 
 from etcd_backup import digest, fingerprints
-from etcd_member import Member, RefusedError, api_answers, call, find_member, health, inspect, moved_manifest, snapshot_program, wait_until
+from etcd_member import (
+    Member,
+    RefusedError,
+    api_answers,
+    call,
+    find_member,
+    health,
+    inspect,
+    moved_manifest,
+    print_result,
+    snapshot_program,
+    wait_until,
+)
 
 # In the order in which they are started: the other two need the API server.
 PODS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
@@ -257,12 +269,7 @@ def main() -> int:
     os.umask(0o077)
     settings = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     wanted = json.loads("" if sys.stdin.isatty() else sys.stdin.read() or "{}")
-    try:
-        print(json.dumps({"changed": False, **STEPS[sys.argv[2]](settings, find_member(settings), wanted)}))
-    except (RefusedError, OSError) as error:
-        print(error, file=sys.stderr)
-        return 1
-    return 0
+    return print_result(lambda: {"changed": False, **STEPS[sys.argv[2]](settings, find_member(settings), wanted)})
 
 
 if __name__ == "__main__":

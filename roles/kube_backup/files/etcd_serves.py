@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from etcd_member import Member, RefusedError, api_answers, etcdctl, find_member, wait_until
+from etcd_member import Member, RefusedError, api_answers, etcdctl, find_member, print_result, wait_until
 
 
 def member_serves(settings: dict[str, Any], member: Member) -> bool:
@@ -40,12 +40,7 @@ def wait(settings: dict[str, Any], limit_s: float) -> list[str]:
 
 def main() -> int:
     """Wait, and print what answers."""
-    try:
-        print(json.dumps(wait(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")), float(sys.argv[2]))))
-    except (RefusedError, OSError) as error:
-        print(error, file=sys.stderr)
-        return 1
-    return 0
+    return print_result(lambda: wait(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")), float(sys.argv[2])))
 
 
 if __name__ == "__main__":
