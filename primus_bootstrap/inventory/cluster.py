@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+STATE_FOLDER = ".primus"  # beside hosts.yaml
+
+
 @dataclass(frozen=True, slots=True)
 class Origin:
     """A position in a file. `line` counts from 1; 0 means the whole file."""
@@ -134,5 +137,5 @@ class Cluster:
 def state_dir_of(hosts: Path, name: str) -> Path:
     """Return the state folder of the cluster with this name; see `Cluster.state_dir`."""
     base = os.environ.get("PRIMUS_STATE_DIR")
-    root = hosts.parent / ".primus" if not base else type(hosts)(base)
+    root = hosts.parent / STATE_FOLDER if not base else type(hosts)(base)
     return root / name

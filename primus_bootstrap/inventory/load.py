@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap.core.errors import InventoryError, Problem
@@ -10,6 +11,7 @@ from primus_bootstrap.inventory.ansible import view as ansible_view
 from primus_bootstrap.inventory.ansible.addresses import AddressResolver
 from primus_bootstrap.inventory.ansible.variable_index import VariableIndex, index_definitions
 from primus_bootstrap.inventory.cluster import Cluster, Host, Origin, state_dir_of
+from primus_bootstrap.inventory.nearby import missing_file_fix
 from primus_bootstrap.inventory.rules import all_rules, required
 from primus_bootstrap.inventory.rules import hosts as host_rules
 from primus_bootstrap.inventory.rules.context import ValidationContext
@@ -24,7 +26,6 @@ from primus_bootstrap.inventory.source.yaml_values import value_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from primus_bootstrap.inventory.source.source_map import Definition
 
@@ -125,10 +126,9 @@ def _find_hosts_file(path: Path) -> Path:
     """
     file = path / _FILE_NAME if path.is_dir() else path
     if path.is_dir() and not file.exists():
-        problem = Problem(str(path), 0, f"contains no {_FILE_NAME}", _missing_file_fix(path), "missing-file")
+        problem = Problem(str(path), 0, f"contains no {_FILE_NAME}", _other_name_fix(path), "missing-file")
     elif not file.exists():
-        fix = "check the path, or create a new inventory: primus-bootstrap init FOLDER"
-        problem = Problem(str(file), 0, "does not exist", fix, "missing-file")
+        problem = Problem(str(file), 0, "does not exist", missing_file_fix(Path()), "missing-file")
     elif not file.is_file():
         problem = Problem(str(file), 0, "is not a regular file", "name the hosts.yaml of the cluster", "missing-file")
     elif file.suffix == ".ini":
@@ -142,13 +142,13 @@ def _find_hosts_file(path: Path) -> Path:
     raise InventoryError([problem])
 
 
-def _missing_file_fix(folder: Path) -> str:
+def _other_name_fix(folder: Path) -> str:
     for other in sorted(folder.iterdir()):
         if other.suffix == ".ini" and other.is_file():
             return f"convert {other.name} to YAML: primus-bootstrap import {other}"
         if other.name in ("hosts.yml", "inventory.yaml", "inventory.yml"):
             return f"mv {other} {folder / _FILE_NAME}"
-    return "name the folder of an inventory, or create one: primus-bootstrap init FOLDER"
+    return missing_file_fix(Path())
 
 
 @dataclass(slots=True)
