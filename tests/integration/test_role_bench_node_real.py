@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import sys
 import time
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from primus_bootstrap.core.child_processes import adopting_orphans
 from tests.unit.test_role_bench_node import NODE
 
 if TYPE_CHECKING:
@@ -62,13 +62,9 @@ def test_children_may_end_gracefully(tmp_path: Path) -> None:
 def test_ended_orphans_are_reaped(tmp_path: Path) -> None:
     """A process that adopts orphans, as the run's time limit does, must reap them."""
     script = "import os,subprocess,time\nsubprocess.Popen(['sleep', '300'])"
-    prctl = ctypes.CDLL(None).prctl
-    prctl(NODE._PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     started = time.monotonic()
-    try:
+    with adopting_orphans():
         NODE.run_step({"name": "gemm", "argv": [sys.executable, "-c", script], "timeout_s": 20}, tmp_path)
-    finally:
-        prctl(NODE._PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 
     assert time.monotonic() - started < NODE.GRACE_S
 

@@ -9,7 +9,6 @@ hosts and returns at once; `finish` waits for its end and kills it if it hangs. 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import fcntl
 import hashlib
 import json
@@ -26,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from ansible.module_utils.atomic_files import write_atomic
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.bench_jobs import running_jobs
+from ansible.module_utils.child_processes import become_subreaper
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -41,8 +41,6 @@ GROUP = Path("/run/primus-bench")
 REGISTERED = (Path("/etc/primus/slurm_node.json"), Path("/etc/kubernetes/kubelet.conf"))
 KEPT_CHARS = 2000
 JOBS_SHOWN = 4
-# linux/prctl.h
-_PR_SET_CHILD_SUBREAPER = 36
 # Time to wait for another bench on this host, for example one whose controller was killed.
 LOCK_S = 60.0
 # Time between SIGTERM and SIGKILL of a step.
@@ -254,7 +252,7 @@ def start(step: Mapping[str, Any], number: int, folder: Path) -> None:
         for stream in (0, 1, 2):
             os.dup2(nowhere, stream)
         signal.signal(signal.SIGTERM, _stop)
-        _become_subreaper()
+        become_subreaper()
         with tempfile.TemporaryDirectory(prefix="primus-bench-") as own:
             done = measure([step], Path(own), cleanup=_kill_orphans)[0]
         _write_json(folder / "done.json", {"number": number, "step": done})
@@ -262,11 +260,6 @@ def start(step: Mapping[str, Any], number: int, folder: Path) -> None:
     finally:
         _kill_orphans()
         os._exit(code)
-
-
-def _become_subreaper() -> None:
-    """Become the parent of orphans of a step."""
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def _kill_orphans() -> None:
@@ -375,7 +368,7 @@ def main() -> None:
         steps = [
             {**step, "argv": [word.replace("{expected}", f"{folder}/expected.json") for word in step["argv"]]} for step in options["steps"]
         ]
-        _become_subreaper()
+        become_subreaper()
         module.exit_json(changed=False, steps=measure(steps, Path(folder), options["left_s"], _kill_orphans), now=time.time())
 
 
