@@ -1,4 +1,7 @@
-"""Send requests to the API server with the kubelet's kubeconfig of this host. Standard library only."""
+"""Send requests to the API server with the kubelet's kubeconfig of this host.
+
+Standard library only: worker nodes have no kubectl and no Python package `kubernetes`, and not always PyYAML, which the watcher needs.
+"""
 
 from __future__ import annotations
 
