@@ -6,14 +6,12 @@ import grp
 import json
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from primus_bootstrap.launch.detect import verify_env
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from primus_bootstrap.launch.detect import device_access, verify_env
 
 
 def write_facts(root: Path, **changes: Any) -> None:
@@ -88,3 +86,18 @@ def test_device_files_are_compared_with_the_udev_rule(tmp_path: Path) -> None:
 
     assert (without, right, wrong.verdict) == ("skipped", "pass", "fail")
     assert f"renderD128 is {group} 0600" in wrong.reason
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can open files as another account")
+def test_files_are_opened_as_the_account() -> None:
+    """Root itself can open both. A process of the account cannot open the second one; this process stays root."""
+    refused = device_access.refused_devices("nobody", [Path("/dev/null"), Path("/etc/shadow")])
+
+    assert refused == {Path("/etc/shadow"): "Permission denied"}
+    assert os.geteuid() == 0
+
+
+def test_missing_account_is_an_error() -> None:
+    """It is reported as unknown."""
+    with pytest.raises(KeyError):
+        device_access.refused_devices("no-such-account", [Path("/dev/null")])

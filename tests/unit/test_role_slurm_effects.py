@@ -22,6 +22,7 @@ trials: Any = sys.modules["ansible.module_utils.slurm_test_jobs"]
 ask: Any = sys.modules["ansible.module_utils.slurm_commands"]
 
 TESTS = ("job", "preemption")
+NOBODY = effects.UserTest((), effects.Path("/nowhere"))
 PING = "Slurmctld(primary) at ctl1 is UP\nSlurmctld(backup) at ctl2 is UP\n"
 
 
@@ -283,7 +284,7 @@ def test_job_uses_a_partition_that_accepts_it(changes: dict[str, str], config: s
         monkeypatch.setattr(effects, "find_partitions", lambda slurm=slurm, **given: trials.find_partitions(slurm, **given))
         monkeypatch.setattr(effects, "run_multi_node_job", lambda one, pair, slurm=slurm: trials.run_multi_node_job(one, pair, slurm))
         verdicts = effects.Verdicts("slurm", "ctl1")
-        effects.check_jobs(verdicts, [node("n3"), node("n4")], ["job", "preemption"])
+        effects.check_jobs(verdicts, [node("n3"), node("n4")], ["job", "preemption"], NOBODY)
         records.append(verdicts.records)
 
     assert [one["verdict"] for one in records[0]] == ["pass", "skipped"]
@@ -424,11 +425,102 @@ def test_user_isolation_settings_are_checked(
     answer_all(CONFIG.format(enforce=config[0], container=config[1], private=config[2]))
     verdicts = effects.Verdicts("slurm", "ctl1")
 
-    effects.check_isolation(verdicts, private_data)
+    effects.check_isolation(verdicts, private_data, [])
 
     checks = ["slurm.private_data", "slurm.job_limits", "slurm.private_tmp"]
-    assert [(one["check"], one["verdict"]) for one in verdicts.records] == list(zip(checks, expected, strict=True))
+    assert [(one["check"], one["verdict"]) for one in verdicts.records[1:]] == list(zip(checks, expected, strict=True))
     assert all(one["reason"] for one in verdicts.records if one["verdict"] != "pass")
+
+
+@pytest.mark.parametrize(
+    ("tracking", "tasks", "containers", "verdict"),
+    [
+        ("proctrack/cgroup", "task/cgroup,task/affinity", [False, False], "pass"),
+        ("proctrack/linuxproc", "task/none", [False, True], "unknown"),
+        ("proctrack/cgroup", "task/affinity", [False], "unknown"),
+        ("proctrack/linuxproc", "(null)", [True, True], "skipped"),
+        ("proctrack/linuxproc", "(null)", [], "unknown"),
+    ],
+)
+def test_cluster_that_does_not_confine_jobs_is_unknown(
+    tracking: str, tasks: str, containers: list[bool], verdict: str, tmp_path: Path
+) -> None:
+    """It is a warning of the verification, with a fix. A lab of containers is skipped."""
+    paths = [tmp_path / f"n{number}.json" for number in range(len(containers))]
+    for path, container in zip(paths, containers, strict=True):
+        path.write_text(json.dumps({"container": container}), encoding="utf-8")
+    verdicts = effects.Verdicts("slurm", "ctl1")
+
+    effects.check_confinement(verdicts, f"ProctrackType           = {tracking}\nTaskPlugin              = {tasks}\n", paths)
+
+    (found,) = verdicts.records
+    assert (found["check"], found["verdict"]) == ("slurm.confinement", verdict)
+    assert verdict != "unknown" or ("can use GPUs" in found["reason"] and found["fix"])
+
+
+def describe(folder: Path, **nodes: list[str]) -> Path:
+    """Write the descriptions of AMD nodes with these GPU device files."""
+    for name, files in nodes.items():
+        (folder / f"{name}.json").write_text(json.dumps({"gpu_files": files, "gpu_vendor": "amd"}), encoding="utf-8")
+    return folder
+
+
+def test_job_of_an_ordinary_user_opens_the_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first account that Slurm knows runs it, on the nodes of the other job, with the device files of all of them."""
+    calls: list[list[str]] = []
+
+    def run(words: Sequence[str], _limit_s: float) -> Any:
+        calls.append(list(words))
+        return ask.Answer(0, "opened n3 3 training\nopened n4 3 training")
+
+    monkeypatch.setattr(effects, "run_user_job", lambda *given: trials.run_user_job(*given, run))
+    test = effects.user_test(["eve", "ada"], ["ada"], describe(tmp_path, n3=["/dev/dri/renderD128"], n4=["/dev/dri/renderD129"]))
+    verdicts = effects.Verdicts("slurm", "ctl1")
+    effects.check_user_gpus(verdicts, (partition("main", "n3", "n4"), [node("n3"), node("n4")]), test)
+
+    assert (verdicts.records[0]["check"], verdicts.records[0]["verdict"]) == ("slurm.user_gpus", "pass")
+    assert calls[0][:5] == ["runuser", "-u", "ada", "--", "srun"]
+    assert {"--partition=main", "--nodelist=n3,n4", "--gres=gpu:8"} <= set(calls[0])
+    assert calls[0][-4:] == ["sh", "/dev/dri/renderD128", "/dev/kfd", "/dev/dri/renderD129"]
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict", "found"),
+    [
+        ("opened n3 9 training\nopened n4 9 training", "pass", "n3: 9 device files, n4: 9 device files"),
+        (
+            "refused n4 /dev/kfd root:render 0660\nopened n4 8 training ada\nopened n3 9 training ada",
+            "fail",
+            "ada (groups training ada) cannot open n4: /dev/kfd (root:render 0660)",
+        ),
+        ("opened n3 9 training", "unknown", "no job of ada ran"),
+        ("srun: error: Unable to allocate resources: Invalid account", "unknown", "Invalid account"),
+    ],
+)
+def test_gpu_that_the_user_cannot_open_is_named(text: str, verdict: str, found: str) -> None:
+    """With its mode and the groups of the account. A job that did not run proves nothing."""
+    got = trials.check_user_output(ask.Answer(0, text), ["n3", "n4"], "ada")
+
+    assert (got.verdict, found in got.found) == (verdict, True)
+    assert bool(got.fix) == (verdict != "pass")
+
+
+@pytest.mark.parametrize(
+    ("accounts", "users", "gpus", "reason"),
+    [
+        ([], [], "gpu:mi300x:8", "no account without sudo_rules"),
+        (["ada"], ["eve"], "gpu:mi300x:8", "slurm_users has no account"),
+        (["ada"], [], "", "no idle node has GPUs"),
+    ],
+)
+def test_without_user_or_gpu_the_check_is_skipped(accounts: list[str], users: list[str], gpus: str, reason: str, tmp_path: Path) -> None:
+    """The reason tells which of them is missing."""
+    test = effects.user_test(accounts, users, describe(tmp_path, n3=["/dev/dri/renderD128"]))
+    verdicts = effects.Verdicts("slurm", "ctl1")
+    effects.check_user_gpus(verdicts, (partition("main", "n3"), [node("n3", gpus=gpus)]), test)
+
+    assert verdicts.records[0]["verdict"] == "skipped"
+    assert reason in verdicts.records[0]["reason"]
 
 
 def proofs(tmp_path: Path, current: str, *, max_age_h: int = 24) -> Any:
@@ -442,7 +534,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Replace the test jobs: the job passes, and preemption is skipped as on a busy cluster. Return the tests of each run."""
     runs: list[Any] = []
 
-    def check_jobs(verdicts: Any, _nodes: Any, checks: Any) -> None:
+    def check_jobs(verdicts: Any, _nodes: Any, checks: Any, _users: Any) -> None:
         runs.append(list(checks))
         if "job" in checks:
             verdicts.add("job", "pass", expected="1 node", found="node1")
@@ -457,7 +549,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def verify_jobs(tmp_path: Path, nodes: Any, *, max_age_h: int = 24) -> dict[str, Any]:
     """Return the verdict of each test job, by its name."""
     verdicts = effects.Verdicts("slurm", "ctl1")
-    effects.prove_jobs(verdicts, nodes, proofs(tmp_path, effects.job_fingerprint(tmp_path, nodes), max_age_h=max_age_h))
+    effects.prove_jobs(verdicts, nodes, proofs(tmp_path, effects.job_fingerprint(tmp_path, nodes), max_age_h=max_age_h), NOBODY)
     return {one["check"].removeprefix("slurm."): one for one in verdicts.records}
 
 
@@ -473,6 +565,16 @@ def test_test_jobs_run_again_only_after_a_change_or_on_request(tmp_path: Path, r
     assert [run.count("job") for run in ran] == [1, 0, 1, 1]
 
 
+@pytest.mark.usefixtures("ran")
+def test_boot_of_a_node_runs_the_test_jobs_again(tmp_path: Path) -> None:
+    """Permissions of device files may change at a boot."""
+    nodes = [ask.parse_nodes(f"NodeName=n1 State=IDLE Gres=gpu:8 BootTime=2026-11-{day}T08:00:00 SlurmdStartTime=x") for day in (27, 28)]
+    first, second = (effects.job_fingerprint(tmp_path, list(found)) for found in nodes)
+
+    assert nodes[0][0].booted == "2026-11-27T08:00:00"
+    assert first != second
+
+
 def test_skipped_test_job_is_tried_again(tmp_path: Path, ran: list[Any]) -> None:
     """A busy cluster proves nothing: the next verification tries the skipped test only."""
     assert verify_jobs(tmp_path, [node("node1")])["preemption"]["verdict"] == "skipped"
@@ -482,9 +584,9 @@ def test_skipped_test_job_is_tried_again(tmp_path: Path, ran: list[Any]) -> None
 
 def test_failed_test_job_is_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A failure is never kept."""
-    monkeypatch.setattr(effects, "check_jobs", lambda verdicts, _nodes, _checks: verdicts.add("job", "fail", fix="see the log"))
+    monkeypatch.setattr(effects, "check_jobs", lambda verdicts, *_: verdicts.add("job", "fail", fix="see the log"))
     for _ in range(2):
         verdicts = effects.Verdicts("slurm", "ctl1")
-        effects.prove_jobs(verdicts, [node("node1")], proofs(tmp_path, "same"))
+        effects.prove_jobs(verdicts, [node("node1")], proofs(tmp_path, "same"), NOBODY)
         assert verdicts.records[0]["verdict"] == "fail"
         assert not (tmp_path / "proofs" / "slurm.job.json").exists()

@@ -1,6 +1,6 @@
 """Verify that the files of host_env take effect: in a login shell, in a systemd service, and on the GPU device files.
 
-    python3 -m primus_bootstrap.launch.detect.verify_env [--host NAME] [--json]
+    python3 -m primus_bootstrap.launch.detect.verify_env [--host NAME] [--user NAME] [--json]
 
 Exit codes: 0 no verdict failed, 4 a verdict failed.
 """
@@ -8,19 +8,21 @@ Exit codes: 0 no verdict failed, 4 a verdict failed.
 from __future__ import annotations
 
 import argparse
-import grp
 import json
+import re
 import socket
-import stat
 import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from primus_bootstrap.core.commands import run_command
 from primus_bootstrap.core.verdicts import FAIL, PASS, SKIPPED, UNKNOWN, Verdict
+from primus_bootstrap.launch.detect import sysfs
+from primus_bootstrap.launch.detect.device_access import device_names, group_name, groups_of, permissions, refused_devices
 from primus_bootstrap.launch.detect.render import envfiles, gpu_facts
+from primus_bootstrap.launch.detect.render.devices import MODULE_OPTIONS, UDEV_RULES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,16 +30,20 @@ if TYPE_CHECKING:
 _FAILED = 4
 _TIMEOUT_S = 30
 _APPLY = "apply the phase gpu"
+# The options of the loaded module: the driver's README, "How and when are the NVIDIA device files created?". The mode is decimal there.
+_LOADED_OPTIONS = "proc/driver/nvidia/params"
+_INITRAMFS_FIX = "renew the initramfs (`update-initramfs -u -k all`; RHEL: `dracut --force`) and reboot"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program; return its exit code."""
     parser = argparse.ArgumentParser(prog="primus-cli verify-env", description="Verify that this host's GPU environment takes effect.")
     parser.add_argument("--host", default=socket.gethostname(), help="host name in the verdict records (default: this host)")
+    parser.add_argument("--user", default="", metavar="NAME", help="an account that must be able to open the GPUs")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args(arguments)
     started = time.time()
-    found = verify(Path("/"))
+    found = verify(Path("/"), user=options.user)
     seconds = round(time.time() - started, 3)
     records = [replace(record, host=options.host, started=started, seconds=seconds) for record in found]
     if options.json:
@@ -47,8 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return _FAILED if any(record.verdict == FAIL for record in records) else 0
 
 
-def verify(root: Path) -> tuple[Verdict, ...]:
-    """Return records for gpu.json, the environment of a login shell and of a service, and the device files."""
+def verify(root: Path, *, user: str = "") -> tuple[Verdict, ...]:
+    """Return records for gpu.json, the environment of a login shell and of a service, and the device files, also opened as `user`."""
     try:
         document = json.loads((root / gpu_facts.FACTS).read_text("utf-8"))
         expected = {item["variable"]: item["value"] for item in document["profile"]["variables"]}
@@ -71,6 +77,7 @@ def verify(root: Path) -> tuple[Verdict, ...]:
         _compare("gpu_env_login", expected, login),
         _compare("gpu_env_service", expected, service),
         *_devices(root),
+        *_user_access(root, str(document.get("vendor") or ""), user),
     )
 
 
@@ -101,19 +108,86 @@ def _environment_of(command: Sequence[str]) -> Mapping[str, str] | str:
 
 
 def _devices(root: Path) -> tuple[Verdict, ...]:
-    """Compare group and mode of the GPU device files with the udev rules of host_env."""
-    rules: dict[str, Any] = _rule(root / "etc/udev/rules.d/70-primus-gpu.rules")
-    if not rules:
+    """Compare group and mode of the GPU device files with the udev rules (AMD) or module options (NVIDIA) of host_env."""
+    rules = _rule(root / UDEV_RULES)
+    if rules:
+        nodes = [root / "dev" / name for name in device_names("amd", (), sysfs.names_in(root / "dev/dri"))]
+        fix = "run udevadm trigger --subsystem-match=drm --subsystem-match=kfd; if it persists, find a later udev rule"
+        return (_compare_devices(nodes, f"{rules['GROUP']} {rules['MODE']}", fix),)
+    options = _options(root / MODULE_OPTIONS, r"NVreg_DeviceFile(GID|Mode)=(\w+)")
+    if not options:
         return ()
-    nodes = [path for path in (root / "dev/kfd", *sorted((root / "dev/dri").glob("renderD*"))) if path.exists()]
-    expected = f"{rules['GROUP']} {rules['MODE']}"
-    if not nodes:
-        return (Verdict("gpu_device_access", "", SKIPPED, expected=expected, reason="the driver has created no device file"),)
-    wrong = [f"{node} is {found}" for node in nodes if (found := _access(node)) != expected]
+    loaded = _options(root / _LOADED_OPTIONS, r"^DeviceFile(GID|Mode): (\d+)")
+    expected = f"{group_name(int(options['GID']))} {options['Mode']}"
+    if loaded and (loaded["GID"], int(loaded["Mode"])) != (options["GID"], int(options["Mode"], 8)):
+        return (_other_options(root, expected, f"{group_name(int(loaded['GID']))} {int(loaded['Mode']):04o}"),)
+    nodes = [root / "dev" / name for name in device_names("nvidia", sysfs.names_in(root / "dev"), ())]
+    return (_compare_devices(nodes, expected, "restart the driver or reboot; if it persists, find a later udev rule"),)
+
+
+def _compare_devices(nodes: Sequence[Path], expected: str, fix: str) -> Verdict:
+    existing = [node for node in nodes if node.exists()]
+    if not existing:
+        return Verdict("gpu_device_access", "", SKIPPED, expected=expected, reason="the driver has created no device file")
+    wrong = [f"{node} is {found}" for node in existing if (found := permissions(node)) != expected]
     if not wrong:
-        return (Verdict("gpu_device_access", "", PASS, expected=expected, found=f"{len(nodes)} devices"),)
-    fix = "run udevadm trigger --subsystem-match=drm --subsystem-match=kfd; if it persists, find a later udev rule"
-    return (Verdict("gpu_device_access", "", FAIL, expected=expected, found=f"{len(wrong)} others", reason=", ".join(wrong), fix=fix),)
+        return Verdict("gpu_device_access", "", PASS, expected=expected, found=f"{len(existing)} devices")
+    return Verdict("gpu_device_access", "", FAIL, expected=expected, found=f"{len(wrong)} others", reason=", ".join(wrong), fix=fix)
+
+
+def _other_options(root: Path, expected: str, found: str) -> Verdict:
+    """Return the verdict for a module that was loaded with other options than those in its file.
+
+    They were written after the boot, or the initramfs has an older copy of the file, which a reboot does not change.
+    """
+    fields = {"expected": expected, "found": found, "source": f"/{_LOADED_OPTIONS}"}
+    if (root / MODULE_OPTIONS).stat().st_mtime > _boot_time(root):
+        reason = "the options were written after the boot, and take effect when the driver is loaded next"
+        return Verdict("gpu_device_access", "", SKIPPED, reason=reason, **fields)
+    reason = "the driver was loaded with other options than /etc/modprobe.d has, probably from an older initramfs"
+    return Verdict("gpu_device_access", "", FAIL, reason=reason, fix=_INITRAMFS_FIX, **fields)
+
+
+def _user_access(root: Path, vendor: str, user: str) -> tuple[Verdict, ...]:
+    """Open the GPU device files as an ordinary account: root can open them with any mode."""
+    if not vendor:
+        return ()
+    names = device_names(vendor, sysfs.names_in(root / "dev"), sysfs.names_in(root / "dev/dri"))
+    nodes = [root / "dev" / name for name in names if (root / "dev" / name).exists()]
+    if not user or not nodes:
+        reason = "the driver has created no device file" if user else "users_groups_accounts has no account without sudo_rules"
+        return (Verdict("gpu_user_access", "", SKIPPED, reason=reason),)
+    result = Verdict("gpu_user_access", "", PASS, expected=f"{user} opens {len(nodes)} devices", source="hosts.yaml: gpu_env_device_group")
+    return (_open_as(user, nodes, result),)
+
+
+def _open_as(user: str, nodes: Sequence[Path], result: Verdict) -> Verdict:
+    """Return the result of opening all files as an account; unknown if the account does not exist or gives no answer."""
+    try:
+        refused, groups = refused_devices(user, nodes), ", ".join(groups_of(user))
+    except KeyError:
+        return replace(result, verdict=UNKNOWN, reason=f"the host has no account {user}", fix="apply the phase baseline")
+    except OSError as error:
+        return replace(result, verdict=UNKNOWN, reason=str(error), fix="see `journalctl -k` for the GPU that does not answer")
+    result = replace(result, found=f"{len(nodes) - len(refused)} devices")
+    if not refused:
+        return result
+    detail = "; ".join(f"{node} ({permissions(node)}): {error}" for node, error in refused.items())
+    reason = f"{user} (groups {groups}) cannot open {detail}"
+    fix = f"set gpu_env_device_group to a group of {user}, or add its group to `groups` of the account; then apply"
+    return replace(result, verdict=FAIL, reason=reason, fix=fix)
+
+
+def _boot_time(root: Path) -> float:
+    """Return when the host was booted, in seconds since the epoch; 0 if it cannot be read."""
+    uptime = (sysfs.read_text(root / "proc/uptime") or "").split()
+    return time.time() - float(uptime[0]) if uptime else 0.0
+
+
+def _options(path: Path, pattern: str) -> dict[str, str]:
+    """Return what the pattern finds in a file, name by value; empty if the file is missing or lacks one of GID and Mode."""
+    found = dict(re.findall(pattern, sysfs.read_text(path) or "", re.MULTILINE))
+    return found if {"GID", "Mode"} <= set(found) else {}
 
 
 def _rule(path: Path) -> dict[str, str]:
@@ -124,15 +198,6 @@ def _rule(path: Path) -> dict[str, str]:
         return {}
     pairs = (part.strip().partition("=") for part in line.split(",") if "==" not in part)
     return {name: value.strip('"') for name, _, value in pairs}
-
-
-def _access(node: Path) -> str:
-    found = node.stat()
-    try:
-        group = grp.getgrgid(found.st_gid).gr_name
-    except KeyError:
-        group = str(found.st_gid)
-    return f"{group} {stat.S_IMODE(found.st_mode):04o}"
 
 
 if __name__ == "__main__":

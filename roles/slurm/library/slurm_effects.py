@@ -12,12 +12,13 @@ import json
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.proof_record import ProofRecord, fingerprint
 from ansible.module_utils.slurm_commands import CALL_S, REASON_PREFIX, NodeState, call, parse_nodes
 from ansible.module_utils.slurm_test_jobs import (
+    CONTROL_FILES,
     CheckResult,
     PreemptionTest,
     find_partitions,
@@ -26,6 +27,7 @@ from ansible.module_utils.slurm_test_jobs import (
     pick_pair,
     preemption_pair,
     run_multi_node_job,
+    run_user_job,
 )
 from ansible.module_utils.verdict_records import Verdicts
 
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from ansible.module_utils.slurm_test_jobs import Partition
 
 APPLY_AGAIN = "apply the phase slurm again"
+TESTS = ("job", "user_gpus", "preemption")
 # About ten thousand jobs with their scripts (a few KiB each), twice: slurmctld writes a new file before it removes the old one.
 MIN_FREE_MIB = 256
 # Errors of a file system that was unmounted while a process still uses it.
@@ -143,15 +146,73 @@ def check_gpus(verdicts: Verdicts, node: NodeState, description: Path, *, in_ser
     verdicts.add("gpus", verdict, expected=expected or "none", found=found, fix=APPLY_AGAIN, host=node.name)
 
 
+class UserTest(NamedTuple):
+    """Who opens which GPUs in a test job: ordinary users who may have jobs, and the folder or file of the node descriptions.
+
+    `missing` is the reason why there is no such user.
+    """
+
+    users: Sequence[str]
+    descriptions: Path
+    missing: str = "users_groups_accounts has no account without sudo_rules"
+
+    def device_files(self, names: Sequence[str]) -> list[str]:
+        """Return the device files of the nodes' GPUs, each once; none for a node without a readable description."""
+        found: dict[str, None] = {}
+        for name in names:
+            path = self.descriptions / f"{name}.json" if self.descriptions.is_dir() else self.descriptions
+            try:
+                data = json.loads(path.read_text(encoding="utf-8"))
+                files = [*data["gpu_files"], *CONTROL_FILES.get(data["gpu_vendor"], ())]
+            except (OSError, ValueError, KeyError, TypeError):
+                continue
+            found.update(dict.fromkeys(files))
+        return list(found)
+
+
+def user_test(accounts: Sequence[str], users: Sequence[str], descriptions: Path) -> UserTest:
+    """Return the test for ordinary accounts. If Slurm has users (slurm_users), the account must be one of them."""
+    allowed = [name for name in accounts if not users or name in users]
+    if accounts and not allowed:
+        return UserTest(allowed, descriptions, "slurm_users has no account of users_groups_accounts without sudo_rules")
+    return UserTest(allowed, descriptions)
+
+
 def setting(config: str, name: str) -> str:
     """Return a setting from the output of `scontrol show config`; empty if it is missing."""
     found = re.search(rf"^{name}\s*= *(.*)$", config, re.MULTILINE)
     return found[1].strip() if found else ""
 
 
-def check_isolation(verdicts: Verdicts, private_data: list[str]) -> None:
-    """Check PrivateData, the job limits of users, and the private temporary folders of jobs."""
+def check_confinement(verdicts: Verdicts, config: str, descriptions: Sequence[Path]) -> None:
+    """Check that jobs are confined to their cores, memory and GPUs. A cluster that accepts less than that is unknown: a warning."""
+    tracking, tasks = setting(config, "ProctrackType"), setting(config, "TaskPlugin")
+    expected, found = "jobs are confined to their cores, memory and GPUs", f"{tracking or 'no ProctrackType'}, {tasks or 'no TaskPlugin'}"
+    if tracking == "proctrack/cgroup" and "task/cgroup" in tasks.split(","):
+        verdicts.add("confinement", "pass", expected=expected, found=found)
+    elif descriptions and all(is_container(path) for path in descriptions):
+        verdicts.skip("confinement", "the nodes are containers without control groups of their own", expected=expected)
+    else:
+        reason = f"a job can use GPUs, cores and memory of other jobs: {found}"
+        fix = (
+            "install a Slurm with a plug-in for the hosts' cgroups, remove slurm_proctrack and slurm_task_plugins, and apply; until then, "
+        )
+        fix += "set `exclusive: true` in slurm_partitions"
+        verdicts.add("confinement", "unknown", expected=expected, found=found, reason=reason, fix=fix)
+
+
+def is_container(description: Path) -> bool:
+    """Return whether the description of a node says that it is a container; false if it cannot be read."""
+    try:
+        return bool(json.loads(description.read_text(encoding="utf-8")).get("container", False))
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
+def check_isolation(verdicts: Verdicts, private_data: list[str], descriptions: Sequence[Path]) -> None:
+    """Check the limits of jobs, PrivateData, the job limits of users, and the private temporary folders of jobs."""
     config = call(["scontrol", "show", "config"], CALL_S).text
+    check_confinement(verdicts, config, descriptions)
     in_force = set(setting(config, "PrivateData").split(","))
     if private_data:
         lacking = sorted(set(private_data) - in_force)
@@ -173,8 +234,8 @@ def check_isolation(verdicts: Verdicts, private_data: list[str]) -> None:
         )
 
 
-def check_jobs(verdicts: Verdicts, nodes: list[NodeState], checks: Sequence[str]) -> None:
-    """Run those of the two tests in `checks`: `job` on two nodes, and `preemption`."""
+def check_jobs(verdicts: Verdicts, nodes: list[NodeState], checks: Sequence[str], users: UserTest) -> None:
+    """Run those of the tests in `checks`: `job` on two nodes, `user_gpus` as an ordinary user, and `preemption`."""
     config = call(["scontrol", "show", "config"], CALL_S).text
     bound = re.search(r"^AccountingStorageEnforce\s*=.*associations", config, re.MULTILINE) is not None
     partitions, closed = find_partitions(bound=bound)
@@ -188,8 +249,20 @@ def check_jobs(verdicts: Verdicts, nodes: list[NodeState], checks: Sequence[str]
         return
     if "job" in checks:
         verdicts.add("job", **run_multi_node_job(*pair)._asdict())
+    if "user_gpus" in checks:
+        check_user_gpus(verdicts, pair, users)
     if "preemption" in checks:
         check_preemption(verdicts, nodes, partitions, config)
+
+
+def check_user_gpus(verdicts: Verdicts, pair: tuple[Partition, list[NodeState]], test: UserTest) -> None:
+    """Run a job of an ordinary user that opens the GPUs, if there are both."""
+    partition, nodes = pair
+    files = test.device_files([node.name for node in nodes]) if gpu_count(nodes[0]) else []
+    if files and test.users:
+        verdicts.add("user_gpus", **run_user_job(partition, nodes, test.users[0], files)._asdict())
+    else:
+        verdicts.skip("user_gpus", test.missing if files else "no idle node has GPUs with device files")
 
 
 def check_preemption(verdicts: Verdicts, nodes: list[NodeState], partitions: Sequence[Partition], config: str) -> None:
@@ -212,21 +285,21 @@ def check_preemption(verdicts: Verdicts, nodes: list[NodeState], partitions: Seq
     verdicts.add("preemption", **PreemptionTest(min(both, key=gpu_count).name).run(low, high)._asdict())
 
 
-def prove_jobs(verdicts: Verdicts, nodes: list[NodeState], proofs: Mapping[str, ProofRecord]) -> None:
+def prove_jobs(verdicts: Verdicts, nodes: list[NodeState], proofs: Mapping[str, ProofRecord], users: UserTest) -> None:
     """Report each proof that still holds, and run the tests of the others. `proofs` has one for each test."""
     kept = {check: proof.load() for check, proof in proofs.items()}
     verdicts.records += [verdict for verdict in kept.values() if verdict]
     due = [check for check, verdict in kept.items() if not verdict]
     before = len(verdicts.records)
     if due:
-        check_jobs(verdicts, nodes, due)
+        check_jobs(verdicts, nodes, due, users)
     for verdict in verdicts.records[before:]:
         proofs[verdict["check"].removeprefix("slurm.")].store(verdict)
 
 
 def job_fingerprint(config_dir: Path, nodes: list[NodeState]) -> str:
-    """Return what the test jobs depend on: the configuration, the starts of the daemons, and the nodes with GPUs and service state."""
-    facts = (f"{node.name} {node.gpus} {bool(node.states & IN_SERVICE)}" for node in sorted(nodes))
+    """Return what the test jobs depend on: configuration, starts of the daemons, and the nodes with GPUs, service state and boot."""
+    facts = (f"{node.name} {node.gpus} {bool(node.states & IN_SERVICE)} {node.booted}" for node in sorted(nodes))
     return fingerprint(config_dir.glob("*.conf"), ("slurmctld.service", "slurmd.service", "munge.service"), facts)
 
 
@@ -249,6 +322,8 @@ def main() -> None:
             "config_dir": {"type": "path", "required": True},
             "state_dir": {"type": "path"},
             "private_data": {"type": "list", "elements": "str", "default": []},
+            "accounts": {"type": "list", "elements": "str", "default": []},
+            "users": {"type": "list", "elements": "str", "default": []},
         },
         required_if=[("part", "controller", ["state_dir"])],
         supports_check_mode=True,
@@ -259,12 +334,13 @@ def main() -> None:
         add_space_verdict(verdicts, options["state_dir"])
     if check_controllers(verdicts, options["part"]):
         if options["part"] == "controller":
-            check_isolation(verdicts, options["private_data"])
+            nodes_of = [Path(options["descriptions"], f"{name}.json") for name in options["nodes"]]
+            check_isolation(verdicts, options["private_data"], nodes_of)
         nodes = check_nodes(verdicts, options["nodes"], Path(options["descriptions"]))
         if options["run_jobs"]:
             current = job_fingerprint(Path(options["config_dir"]), nodes)
-            tests = {check: ProofRecord(f"slurm.{check}", current, options["max_age_h"]) for check in ("job", "preemption")}
-            prove_jobs(verdicts, nodes, tests)
+            tests = {check: ProofRecord(f"slurm.{check}", current, options["max_age_h"]) for check in TESTS}
+            prove_jobs(verdicts, nodes, tests, user_test(options["accounts"], options["users"], Path(options["descriptions"])))
         else:
             verdicts.skip("job", "slurm_verify_jobs is false")
     verdicts.finish(module)

@@ -35,12 +35,13 @@ class Answer(NamedTuple):
 
 
 class NodeState(NamedTuple):
-    """The state of a node in Slurm. `gpus` is such as gpu:mi300x:8, `reason` the reason of a drain."""
+    """The state of a node in Slurm. `gpus` is such as gpu:mi300x:8, `reason` the reason of a drain, `booted` the time of its boot."""
 
     name: str
     states: frozenset[str]
     reason: str
     gpus: str
+    booted: str = ""
 
     @property
     def drained(self) -> bool:
@@ -88,7 +89,7 @@ def parse_nodes(text: str) -> tuple[NodeState, ...]:
             words = re.findall(r"[A-Z_]+|\*", found["State"])
             states = frozenset("NOT_RESPONDING" if word == "*" else word for word in words)
             gpus = re.sub(r"\(S:[^)]*\)", "", found.get("Gres", "")).replace("(null)", "")
-            nodes.append(NodeState(found["NodeName"], states, _reason(line), gpus))
+            nodes.append(NodeState(found["NodeName"], states, _reason(line), gpus, found.get("BootTime", "")))
     return tuple(nodes)
 
 

@@ -36,6 +36,20 @@ echo "seen $SLURMD_NODENAME gpus=${count:-0} profile=$known lacks=${lacks:-none}
 """
 
 
+# Opens each device file that is an argument, and prints the files that the user cannot open, with owner and mode.
+OPEN_SCRIPT = r"""
+count=0
+for file; do
+    [ -e "$file" ] || continue
+    if ( : <> "$file" ) 2> /dev/null; then count=$((count + 1)); continue; fi
+    echo "refused $SLURMD_NODENAME $file $(stat -c '%U:%G %04a' "$file")"
+done
+echo "opened $SLURMD_NODENAME $count $(id -Gn)"
+"""
+# Device files beside those of the GPUs themselves that every program of a vendor opens.
+CONTROL_FILES = {"amd": ("/dev/kfd",), "nvidia": ("/dev/nvidiactl", "/dev/nvidia-uvm")}
+
+
 class CheckResult(NamedTuple):
     """The result of a check: a verdict, the expected and the found value, and the fix."""
 
@@ -156,6 +170,33 @@ def check_job_output(answer: Answer, names: Sequence[str], gpus: int, expected: 
         return CheckResult("pass", expected, f"{', '.join(names)} with {gpus} GPUs each; variables of the GPU profile: {profile}")
     found = "; ".join([*(f"no output from {name}" for name in silent), *few, *lacking]) or answer.text[-150:]
     return CheckResult("fail", expected, found, fix)
+
+
+def run_user_job(partition: Partition, nodes: Sequence[NodeState], user: str, files: Sequence[str], caller: Caller = call) -> CheckResult:
+    """Open the GPUs of each node in a job of an ordinary user. Root, who runs the other job, can open them with any mode."""
+    names = [node.name for node in nodes]
+    words = ["runuser", "-u", user, "--", "srun", f"--job-name={JOB_NAME}", f"--partition={partition.name}", "--chdir=/"]
+    words += [f"--nodes={len(names)}", "--ntasks-per-node=1", f"--nodelist={','.join(names)}", f"--gres=gpu:{gpu_count(nodes[0])}"]
+    words += ["--time=1", f"--immediate={START_S}", "--quiet", "/bin/sh", "-c", OPEN_SCRIPT, "sh", *files]
+    return check_user_output(caller(words, JOB_S), names, user)
+
+
+def check_user_output(answer: Answer, names: Sequence[str], user: str) -> CheckResult:
+    """Check what the tasks of the user report; unknown if the job did not run."""
+    expected = f"{user} opens the GPUs of {', '.join(names)}"
+    opened = {match[1]: match for match in re.finditer(r"^opened (\S+) (\d+) (.+)$", answer.text, re.MULTILINE)}
+    refused = re.findall(r"^refused (\S+) (\S+) (\S+ \d+)$", answer.text, re.MULTILINE)
+    if refused:
+        shown = "; ".join(f"{node}: {file} ({mode})" for node, file, mode in refused[:4])
+        more = f" and {len(refused) - 4} more" if len(refused) > 4 else ""
+        groups = opened[refused[0][0]][3] if refused[0][0] in opened else "unknown"
+        fix = f"set gpu_env_device_group to a group of {user}, or add its group to `groups` of the account; then apply the phase gpu"
+        return CheckResult("fail", expected, f"{user} (groups {groups}) cannot open {shown}{more}", fix)
+    if any(name not in opened for name in names):
+        fix = f"run it by hand: runuser -u {user} -- srun --chdir=/ --gres=gpu:1 id"
+        return CheckResult("unknown", expected, f"no job of {user} ran: {answer.text[-150:] or answer.status}", fix)
+    counts = ", ".join(f"{name}: {opened[name][2]} device files" for name in names)
+    return CheckResult("pass", expected, counts)
 
 
 def preemption_pair(partitions: Sequence[Partition], qos: Sequence[tuple[str, str]], by: str) -> tuple[Partition, Partition] | None:

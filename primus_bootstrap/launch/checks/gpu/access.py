@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-import re
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.launch.checks.model import GPU, Check, Node, Verdicts, container_engine, list_names, pass_or_fail
+from primus_bootstrap.launch.detect.device_access import device_names
 
 if TYPE_CHECKING:
     from primus_bootstrap.core.verdicts import Verdict
 
 _AMD = "https://rocm.docs.amd.com/projects/install-on-linux/en/latest/install/prerequisites.html (groups render and video)"
 _NVIDIA = "https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/ (device files)"
-_FIX = "apply the phase gpu; for a container, pass the devices (--device)"
+_FIX = "add this user to the group of the files (gpu_env_device_group) and log in again; for a container, pass the devices (--device)"
 
 
 def _check(node: Node) -> Verdicts:
@@ -21,14 +21,12 @@ def _check(node: Node) -> Verdicts:
     amd, nvidia = (len(node.gpus_of(vendor)) for vendor in ("amd", "nvidia"))
     expected = 1 if container_engine(node) else None  # a container may have some of the host's GPUs; how many is not known
     if amd:
-        names = ["kfd", *(f"dri/{name}" for name in list_names(devices / "dri") if name.startswith("renderD"))]
-        yield _verdict(node, names, 1 + (expected or amd), _AMD)
+        yield _verdict(node, device_names("amd", (), list_names(devices / "dri")), 1 + (expected or amd), _AMD)
     if nvidia:
-        cards = [name for name in list_names(devices) if re.fullmatch(r"nvidia\d+", name)]
-        yield _verdict(node, ["nvidiactl", "nvidia-uvm", *cards], 2 + (expected or nvidia), _NVIDIA)
+        yield _verdict(node, device_names("nvidia", list_names(devices), ()), 2 + (expected or nvidia), _NVIDIA)
 
 
-def _verdict(node: Node, names: list[str], least: int, source: str) -> Verdict:
+def _verdict(node: Node, names: tuple[str, ...], least: int, source: str) -> Verdict:
     denied = [f"/dev/{name}" for name in names if not os.access(node.host.path("dev", name), os.R_OK | os.W_OK)]
     usable = len(names) - len(denied)
     reason = f"missing, or this user has no access: {', '.join(denied)}" if denied else f"{usable} of {least} device files exist"
