@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from primus_bootstrap.cli.console import coloured, count, duration_text, emit, emit_table, plain_table, program, short
 from primus_bootstrap.cli.printed_commands import with_inventory
 from primus_bootstrap.core.verdicts import OUTCOMES
-from primus_bootstrap.engine.history import run_folder
+from primus_bootstrap.engine.history import run_folder, running_report
+from primus_bootstrap.engine.lock import read_holder
 from primus_bootstrap.engine.ssh import known_hosts_path
 
 if TYPE_CHECKING:
@@ -69,6 +70,15 @@ def progress_text(report: Report, now: float) -> str:
     left = [number for number, phase in enumerate(report.phases, start=1) if phase.state == "not_reached"]
     phase = f"phase {left[0]} of {len(report.phases)}, {report.phases[left[0] - 1].phase}" if left else "the last phase"
     return f"{phase}, for {duration_text(max(now - report.started, 0.0))}"
+
+
+def running_text(state_dir: Path, now: float) -> str:
+    """Return what runs on the cluster now, with its phase; empty if nothing does."""
+    holder = read_holder(state_dir)
+    if holder is None:
+        return ""
+    report = running_report(state_dir)
+    return f"{holder.verb} (run {holder.run}) is running{f': {progress_text(report, now)}' if report else ''}"
 
 
 def shares_line(report: Report) -> str:

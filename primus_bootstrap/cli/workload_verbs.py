@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import subprocess
+import time
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,7 +25,7 @@ from primus_bootstrap.cli.options import (
     ask_password,
 )
 from primus_bootstrap.cli.printed_commands import with_inventory
-from primus_bootstrap.cli.report_view import next_steps, print_report
+from primus_bootstrap.cli.report_view import next_steps, print_report, running_text
 from primus_bootstrap.cli.run_verbs import run_options, run_plan
 from primus_bootstrap.cli.torch_check import check_torch
 from primus_bootstrap.cli.workload_follow import follow_job
@@ -42,7 +44,7 @@ from primus_bootstrap.launch.watch.job_spec import JOB_ID, PLATFORMS
 from primus_bootstrap.launch.watch.job_state import DONE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from primus_bootstrap.fleet.messages import Answer
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
 PLAYBOOK = "workload.yml"
 SCHEMA = "primus.workload/1"
 _GROUP = "primus_watch"
+_WAIT = "wait until it has ended, then submit the job again"
 
 app = typer.Typer(no_args_is_help=True, help="Training jobs that survive the loss of a host: submit, list, show, cancel and resume them.")
 
@@ -95,11 +98,12 @@ def submit(
     cluster = load_cluster(path, vault_password_file=vault_password_file, ask_vault_pass=options.vault_password or None)
     request = check_job(cluster, job_file, str(file))
     plan = make_plan(cluster, playbook=PLAYBOOK)
-    selection = hosts_for_job(cluster, request, timeout_s=timeout_s)
-    for line in selection.lines():
-        say(line)
     target = target_of(request, inventory_facts(cluster))
-    check_torch(cluster, request, target, selection.hosts, become_password=options.become_password, timeout_s=timeout_s)
+    with _blames_running(cluster.state_dir):
+        selection = hosts_for_job(cluster, request, timeout_s=timeout_s)
+        for line in selection.lines():
+            say(line)
+        check_torch(cluster, request, target, selection.hosts, become_password=options.become_password, timeout_s=timeout_s)
     id_ = request.id or new_id(request.name)
     say(f"submitting {id_}")
     found = {
@@ -114,13 +118,28 @@ def submit(
         emit_json({"schema": SCHEMA, **answer, "offer": asdict(selection), "run": report.run, "exit_code": report.exit_code})
     elif report.exit_code:
         print_report(report, cluster.path)
-        emit(next_steps(cluster, report))
+        running = running_text(cluster.state_dir, time.time())
+        emit(f"{running}\n  fix: {_WAIT}" if running else next_steps(cluster, report))
     else:
         following = f"{_command('status', cluster.path, id_)} --follow"
         emit(f"submitted {id_} ({PLATFORMS.get(target, target)}), watched by {watcher}; next: {following}")
     if follow and not report.exit_code:
         raise typer.Exit(follow_job(_WatcherClient(cluster, options.become_password, timeout_s), id_, as_json=as_json))
     raise typer.Exit(report.exit_code)
+
+
+@contextmanager
+def _blames_running(state_dir: Path) -> Iterator[None]:
+    """Say in an error that another run changes the cluster now: what is missing may be what it installs.
+
+    Raises:
+        PlanError: The error of the block.
+    """
+    try:
+        yield
+    except PlanError as error:
+        running = running_text(state_dir, time.time())
+        raise PlanError(f"{error.what}; {running}", fix=_WAIT) if running else error from error
 
 
 @app.command("list")

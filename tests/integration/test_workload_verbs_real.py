@@ -204,6 +204,17 @@ def test_a_job_whose_watcher_is_silent_is_unknown(cli: Cli, job: folders.JobFold
 
 
 @needs_root
+def test_a_missing_folder_of_jobs_has_one_fix_and_no_errno(cli: Cli, root: Path) -> None:
+    """The shared storage is not there before the phase storage."""
+    shutil.rmtree(root)
+    done = cli("list")
+
+    assert done.returncode == 4
+    assert f"{root}, the folder of all jobs, does not exist\n" in done.stderr
+    assert done.stderr.count("fix: ") == 1
+
+
+@needs_root
 def test_ended_jobs_are_listed_with_all_only(cli: Cli, job: folders.JobFolder) -> None:
     """The default table has only jobs that have not ended."""
     set_state(job, phase="failed", reason="three restarts without progress")

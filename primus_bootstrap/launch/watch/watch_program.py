@@ -182,8 +182,9 @@ def _list(options: argparse.Namespace) -> int:
     try:
         names = safe_files.within(_LIST_S, lambda: sorted(path.name for path in options.root.iterdir() if JOB_ID.fullmatch(path.name)))
     except (OSError, TimeoutError) as error:
+        reason = f"cannot be read: {error.strerror or error}" if not isinstance(error, FileNotFoundError) else "does not exist"
         raise PlanError(
-            f"{options.root}, the folder of all jobs, cannot be read: {error}",
+            f"{options.root}, the folder of all jobs, {reason}",
             fix="mount the shared storage and create the folder: primus-bootstrap apply hosts.yaml --phase storage --phase scheduling",
         ) from error
     deadline = time.monotonic() + _LIST_S
