@@ -353,3 +353,5 @@ def test_host_without_control_groups_is_refused() -> None:
 
     assert "cgroups on real (no plug-in for cgroup v2), so jobs could" in config.missing_isolation(list(nodes.values()))
     assert config.missing_isolation([nodes["box"], nodes["old"], nodes["good"]]) == ""
+    assert config.missing_isolation(list(nodes.values()), "proctrack/linuxproc") == ""
+    assert "so slurmd would not start there. Fix: " in config.missing_isolation([nodes["box"]], "proctrack/cgroup")

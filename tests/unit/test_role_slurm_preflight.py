@@ -12,10 +12,10 @@ from primus_bootstrap.inventory.ansible.role_filters import load_filters
 filters: Any = load_filters("slurm")
 
 
-def host(system: str = "", **variables: Any) -> dict[str, Any]:
-    """Return a host's variables; `system` is its distribution, such as `debian 12`."""
+def host(system: str = "", *, kind: str = "none", **variables: Any) -> dict[str, Any]:
+    """Return a host's variables; `system` is its distribution, such as `debian 12`, `kind` that of the container or virtual machine."""
     name, _, version = system.partition(" ")
-    answer = {"facts": {"os": {"id": name, "version": version}}, "verdicts": []}
+    answer = {"facts": {"os": {"id": name, "version": version}, "virtualisation": kind}, "verdicts": []}
     return {**variables, **({"__preflight_probe": {"stdout": f"banner\n{json.dumps(answer)}\n"}} if system else {})}
 
 
@@ -54,6 +54,29 @@ def test_two_controllers_need_a_shared_state_folder() -> None:
 
     assert "no shared state folder" in refusals({"ctl2": host()}, slurm_controller=both)[0]
     assert refusals({"ctl1": host(slurm_shared_state_dir="/jfs/slurm"), "ctl2": host()}, slurm_controller=both) == []
+
+
+OLD = "ubuntu 22.04"
+
+
+@pytest.mark.parametrize(
+    ("proctrack", "kind", "refused"),
+    [
+        ("auto", "none", True),
+        ("auto", "vm", True),
+        ("auto", "podman", False),
+        ("proctrack/linuxproc", "none", False),
+        ("proctrack/cgroup", "none", False),
+    ],
+)
+def test_slurm_that_cannot_confine_jobs_is_refused_before_its_installation(proctrack: str, kind: str, *, refused: bool) -> None:
+    """21.08 has no plug-in for cgroup v2. A setting accepts it; containers depend on their host."""
+    nodes = {name: host(OLD, kind=kind) for name in ("n1", "n2")}
+    found = refusals({"ctl1": host(OLD, slurm_proctrack=proctrack), **nodes})
+
+    assert len(found) == refused
+    assert all("the Slurm of n1 (ubuntu 22.04), n2 (ubuntu 22.04) has no plug-in for cgroup v2" in line for line in found)
+    assert all("Fix: use a newer distribution, or accept it with slurm_proctrack: proctrack/linuxproc" in line for line in found)
 
 
 def test_different_releases_are_refused() -> None:

@@ -79,15 +79,24 @@ def lost_isolation(before: str, after: str, nodes: Sequence[Node]) -> str:
     )
 
 
-def missing_isolation(nodes: Sequence[Node]) -> str:
-    """Return an error if hosts that are not containers cannot isolate jobs; empty otherwise."""
-    weak = [f"{node.name} ({node.cgroup_reason or 'no reason known'})" for node in nodes if not node.cgroup and not node.container]
+def missing_isolation(nodes: Sequence[Node], proctrack: str = "auto") -> str:
+    """Return an error if hosts cannot isolate jobs; empty otherwise.
+
+    Containers are exempt, unless `proctrack` is proctrack/cgroup. proctrack/linuxproc accepts all hosts.
+    """
+    forced = proctrack == "proctrack/cgroup"
+    weak = [
+        f"{node.name} ({node.cgroup_reason or 'no reason known'})"
+        for node in nodes
+        if not node.cgroup and (forced or not node.container) and proctrack != "proctrack/linuxproc"
+    ]
     if not weak:
         return ""
     more = f" and {len(weak) - 3} more" if len(weak) > 3 else ""
+    harm = "slurmd would not start there" if forced else "jobs could use GPUs, cores and memory of other jobs and leave processes behind"
     return (
-        f"Slurm cannot use cgroups on {', '.join(weak[:3])}{more}, so jobs could use GPUs, cores and memory of other jobs and leave "
-        "processes behind. Fix: install a Slurm with a plug-in for the cgroup version of the host (Ubuntu 22.04 has none for version 2), "
+        f"Slurm cannot use cgroups on {', '.join(weak[:3])}{more}, so {harm}. "
+        "Fix: install a Slurm with a plug-in for the cgroup version of the host (Ubuntu 22.04 has none for version 2), "
         "or accept it with slurm_proctrack: proctrack/linuxproc"
     )
 
@@ -157,7 +166,7 @@ def main() -> None:
             lost := lost_isolation(read_files(folder, files)["slurm.conf"], files["slurm.conf"], fragments.nodes)
         ):
             module.fail_json(msg=lost)
-        if settings["proctrack"] == "auto" and (weak := missing_isolation(fragments.nodes)):
+        if weak := missing_isolation(fragments.nodes, settings["proctrack"]):
             module.fail_json(msg=weak)
         result = apply(folder, files, check=module.check_mode)
     except (OSError, ValueError) as error:
