@@ -210,6 +210,8 @@ def test_a_field_that_the_server_dropped_is_named() -> None:
         ({"tolerations": [{"key": "a", "effect": "Never"}]}, "kubernetes.tolerations[0].effect"),
         ({"secrets": ["My Secret"]}, "kubernetes.secrets[0]: expected a name of Kubernetes, found 'My Secret'"),
         ({"groups": ["render"]}, "kubernetes.groups[0]: expected a whole number, found 'render'"),
+        ({"groups": [1, 2147483647, 2147483648]}, "kubernetes.groups[2]: expected a number from 1 to 2147483647, found 2147483648"),
+        ({"groups": [1, 0]}, "kubernetes.groups[1]: expected a number from 1 to 2147483647, found 0"),
         ({"que": "a"}, "kubernetes.que: unknown key"),
     ],
 )
