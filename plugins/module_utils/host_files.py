@@ -18,7 +18,7 @@ def replace_file(path: Path, data: str | bytes, *, mode: int, owner: tuple[int, 
     Raises:
         OSError: The file could not be written. It has the path of the file, not that of a temporary one.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     try:
         if owner is None:
             write_atomic(path, data, mode=mode)

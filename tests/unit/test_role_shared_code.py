@@ -1,4 +1,4 @@
-"""Shared code of modules that several roles use: files and links of a host, and the state of units."""
+"""Shared code of modules that several roles use: files and links of a host, programs, units, and containers."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from tests.unit.role_module import load_shared
 
 files: Any = load_shared("host_files")
 units: Any = load_shared("unit_properties")
+programs: Any = load_shared("host_programs")
+containers: Any = load_shared("container_kind")
 
 
 def test_a_file_is_replaced_with_its_mode(tmp_path: Path) -> None:
@@ -92,3 +94,45 @@ def test_a_systemd_that_does_not_answer_has_no_properties(monkeypatch: pytest.Mo
     monkeypatch.setattr(units, "run_command", fail)
 
     assert units.unit_properties("a.service", "Result") == {}
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (Completed(3, "a\n", "b\n"), (3, "a\nb")),
+        (FileNotFoundError(2, "No such file"), (127, "chronyc is not installed")),
+        (PermissionError(13, "Permission denied"), (127, "chronyc cannot be run: Permission denied")),
+        (TimeoutError("chronyc did not end within 300 s"), (124, "chronyc did not end within 300 s")),
+    ],
+)
+def test_a_program_that_gives_no_answer_has_the_code_of_a_shell(
+    monkeypatch: pytest.MonkeyPatch, answer: Completed | OSError, expected: tuple[int, str]
+) -> None:
+    """Its output is in English, whatever the locale of the host is."""
+
+    def run(_: list[str], *, timeout_s: float, env: dict[str, str]) -> Completed:
+        assert (timeout_s, env["LC_ALL"]) == (300, "C")
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(programs, "run_command", run)
+
+    assert programs.run_program(["chronyc", "tracking"]) == expected
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "kind"),
+    [
+        ("run/systemd/container", "systemd-nspawn\n", "systemd-nspawn"),
+        ("run/.containerenv", "", "podman"),
+        (".dockerenv", "", "docker"),
+        ("etc/hosts", "", ""),
+    ],
+)
+def test_a_container_is_detected(tmp_path: Path, path: str, text: str, kind: str) -> None:
+    """The kind is known from a file of systemd or of the engine."""
+    (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / path).write_text(text, encoding="utf-8")
+
+    assert containers.container_kind(tmp_path) == kind

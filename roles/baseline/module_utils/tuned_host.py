@@ -12,8 +12,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ansible.module_utils.commands import run_command
+from ansible.module_utils.container_kind import container_kind
 from ansible.module_utils.host_files import replace_file
+from ansible.module_utils.host_programs import run_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -22,19 +23,7 @@ if TYPE_CHECKING:
 
 SOURCE = "roles/baseline/meta/argument_specs.yml"
 MARKS = "/var/lib/primus/baseline"
-PROGRAM_S = 300
 REFUSALS = (errno.EROFS, errno.EACCES, errno.EPERM)
-
-
-def run_program(argv: Sequence[str]) -> tuple[int, str]:
-    """Run a program; return its exit code and its output, both streams together."""
-    try:
-        done = run_command(argv, timeout_s=PROGRAM_S)
-    except FileNotFoundError:
-        return 127, f"{argv[0]} is not installed"
-    except TimeoutError as error:
-        return 124, str(error)
-    return done.code, (done.stdout + done.stderr).strip()
 
 
 class Host:
@@ -49,14 +38,7 @@ class Host:
         self.diffs: list[dict[str, str]] = []
         self.verdicts: list[dict[str, Any]] = []
         self.failures: list[str] = []
-        self.container = self._container()
-
-    def _container(self) -> str:
-        named = self.read("/run/systemd/container")
-        if named:
-            return named.strip()
-        marks = {"/run/.containerenv": "podman", "/.dockerenv": "docker"}
-        return next((kind for path, kind in marks.items() if self.at(path).exists()), "")
+        self.container = container_kind(self.root)
 
     def machine_reason(self, what: str) -> str:
         """Return why a container cannot change something of its machine; empty if this host is no container."""

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.commands import run_command
+from ansible.module_utils.container_kind import container_kind
+from ansible.module_utils.host_programs import run_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,20 +32,8 @@ NODES = ("kfd", "dri/renderD*", "nvidia[0-9]*", "infiniband/uverbs*")
 
 
 def run_trial(argv: Sequence[str]) -> int:
-    """Run a command; return its exit code, 127 if it cannot be run or times out."""
-    try:
-        return run_command(argv, timeout_s=TRIAL_S).code
-    except OSError:
-        return 127
-
-
-def container_kind(root: Path) -> str:
-    """Return the kind of container that this host is, or an empty string."""
-    named = root / "run/systemd/container"
-    if named.is_file():
-        return named.read_text(encoding="utf-8").strip()
-    marks = {"run/.containerenv": "podman", ".dockerenv": "docker"}
-    return next((kind for path, kind in marks.items() if (root / path).exists()), "")
+    """Run a command; return its exit code, not 0 if it cannot be run or times out."""
+    return run_program(argv, timeout_s=TRIAL_S)[0]
 
 
 def capabilities(status: str) -> dict[str, bool]:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ansible.module_utils.commands import run_command
+from ansible.module_utils.host_programs import run_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -22,25 +23,14 @@ if TYPE_CHECKING:
 SOURCE = "roles/host_origin"
 # Markers of pending restarts and reloads; on a tmpfs, because a boot makes them unnecessary.
 MARKS = "/run/primus-reset"
-PROGRAM_S = 900
-
-
-def run_program(argv: Sequence[str]) -> tuple[int, str]:
-    """Run a program; return its exit code and its output, both streams together."""
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C"}
-    try:
-        done = run_command(argv, timeout_s=PROGRAM_S, env=environment)
-    except FileNotFoundError:
-        return 127, f"{argv[0]} is not installed"
-    except TimeoutError as error:
-        return 124, str(error)
-    return done.code, (done.stdout + done.stderr).strip()
+# Package managers remove many packages in one call.
+run_slow_program: Runner = partial(run_program, timeout_s=900.0)
 
 
 class Host:
     """The host; `root` is `/` except in tests."""
 
-    def __init__(self, name: str, *, check: bool = False, root: str = "/", run: Runner = run_program) -> None:
+    def __init__(self, name: str, *, check: bool = False, root: str = "/", run: Runner = run_slow_program) -> None:
         """Start with nothing changed and nothing kept."""
         self.name = name
         self.check = check

@@ -17,9 +17,9 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ansible.module_utils.atomic_files import write_atomic
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.commands import run_command
+from ansible.module_utils.host_files import replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -133,7 +133,7 @@ class Folder:
     def _write_record(self, names: Sequence[str]) -> None:
         text = "".join(f"{name}\n" for name in names)
         if not self.check and (self.ours or names) and (not self.record.exists() or self.record.read_text("utf-8") != text):
-            write(self.record, text, 0o644)
+            replace_file(self.record, text, mode=0o644)
 
     def _write_registry(self, one: Mapping[str, Any]) -> None:
         folder = self.root / one["address"]
@@ -156,7 +156,7 @@ class Folder:
             return
         self.messages.append(f"write {path}")
         if not self.check:
-            write(path, text, mode)
+            replace_file(path, text, mode=mode)
 
     def _remove(self, name: str) -> None:
         if not (self.root / name).is_dir():
@@ -167,12 +167,6 @@ class Folder:
                 (self.root / name / file).unlink(missing_ok=True)
             with contextlib.suppress(OSError):  # the folder stays if it has other files
                 (self.root / name).rmdir()
-
-
-def write(path: Path, text: str, mode: int) -> None:
-    """Replace a file atomically, with its final mode; create its folder if it is missing."""
-    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    write_atomic(path, text, mode=mode)
 
 
 def dump(config: Path) -> str:
@@ -203,14 +197,14 @@ def set_config_path(config: Path, mark: Path, folder: str) -> None:
     current = config.read_text("utf-8") if config.exists() else ""
     text, mode = with_folder(current, folder), config.stat().st_mode & 0o777 if config.exists() else 0o644
     draft = config.with_name(".primus-config.toml")
-    write(draft, text, mode)
+    replace_file(draft, text, mode=mode)
     try:
         if folder not in folder_read(dump(draft)):
             raise RefusedError(f"containerd does not read {folder} although config_path is set. Fix: set config_path in {config} by hand")
         # The mark first: if the run is killed in between, the next one still restarts containerd. It is in /run, because a reboot
         # restarts it too.
-        write(mark, "", 0o644)
-        write(config, text, mode)
+        replace_file(mark, "", mode=0o644)
+        replace_file(config, text, mode=mode)
     finally:
         draft.unlink(missing_ok=True)
 
