@@ -15,7 +15,7 @@ from tests.unit.test_role_redis_password import module
 if TYPE_CHECKING:
     from pathlib import Path
 
-UTILITIES = str(content.roles_dir() / "redis" / "module_utils")
+UTILITIES = [str(folder / "module_utils") for folder in (content.plugins_dir(), content.roles_dir() / "redis")]
 
 
 @pytest.mark.parametrize(("check", "said"), [(True, ("changed", False)), (False, ("failed", True))])
@@ -28,8 +28,8 @@ def test_check_mode_before_the_first_run_finds_no_old_password(
         (tmp_path / "redis.conf").write_text(config)
     paths = {"config": f"{tmp_path}/redis.conf", "client_env": f"{tmp_path}/client.env", "applied": f"{tmp_path}/applied"}
     given = json.dumps({"ANSIBLE_MODULE_ARGS": {"action": "remove_old", **paths, "_ansible_check_mode": check}})
-    # Ansible puts the role's module_utils beside its own.
-    start = f"import ansible.module_utils as utils, runpy; utils.__path__.append({UTILITIES!r})\n"
+    # Ansible puts shared code and that of the role beside its own.
+    start = f"import ansible.module_utils as utils, runpy; utils.__path__.extend({UTILITIES!r})\n"
     start += f"runpy.run_path({module.__file__!r}, run_name='__main__')"
     done = subprocess.run([sys.executable, "-c", start], input=given, capture_output=True, text=True, timeout=60, check=False)
 
