@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,6 +12,7 @@ import typer
 from primus_bootstrap.cli.console import count, emit, emit_json, emit_table, plain_table, program, say, short
 from primus_bootstrap.cli.missing_secrets import generate_secrets, print_secrets
 from primus_bootstrap.cli.options import DEFAULT_HOSTS, AsJson, AskVaultPass, HostsFile, VaultPasswordFile, ask_password, examples
+from primus_bootstrap.cli.printed_commands import with_inventory
 from primus_bootstrap.core.errors import InventoryError
 from primus_bootstrap.inventory.edit import scaffold
 from primus_bootstrap.inventory.load import validate as validate_inventory
@@ -50,7 +52,10 @@ def validate(
     ask_vault_pass: AskVaultPass = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check hosts.yaml and its variable files, and report all problems at once. Contacts no host."""
+    """Check hosts.yaml and its variable files, and report all problems at once. Contacts no host.
+
+    A warning names a likely mistake, such as a missing file with a public key. It does not change the exit code.
+    """
     password = ask_password("Vault password", ask=ask_vault_pass)
     result = validate_inventory(hosts, vault_password_file=vault_password_file, ask_vault_pass=password)
     if result.cluster is None:
@@ -65,8 +70,11 @@ def validate(
         deferred = [
             {"variable": item.variable, "file": item.origin.file, "line": item.origin.line, "why": item.why} for item in result.deferred
         ]
-        emit_json({"cluster": result.cluster.name, "problems": [], **counts, "deferred_values": deferred})
+        warnings = [asdict(warning) for warning in result.warnings]
+        emit_json({"cluster": result.cluster.name, "problems": [], **counts, "deferred_values": deferred, "warnings": warnings})
         return
+    for warning in result.warnings:
+        say(f"warning: {replace(warning, fix=with_inventory(warning.fix, hosts))}")
     head = f"{hosts}: {count(counts['hosts'], 'host')}, {count(counts['groups'], 'group')}, {count(counts['variables'], 'variable')}"
     late = counts["deferred"]
     tail = f"; {count(late, 'value')} (templates, Vault) will be checked during the run" if late else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from primus_bootstrap.inventory.ansible.addresses import AddressResolver
 from primus_bootstrap.inventory.ansible.variable_index import VariableIndex, index_definitions
 from primus_bootstrap.inventory.cluster import Cluster, Host, Origin, state_dir_of
 from primus_bootstrap.inventory.nearby import missing_file_fix
-from primus_bootstrap.inventory.rules import all_rules, required
+from primus_bootstrap.inventory.rules import all_rules, likely_mistakes, required
 from primus_bootstrap.inventory.rules import hosts as host_rules
 from primus_bootstrap.inventory.rules.context import ValidationContext
 from primus_bootstrap.inventory.schema import definition_checks
@@ -40,13 +40,14 @@ _EXTENSIONS = ("", ".yaml", ".yml", ".json")
 class Validation:
     """The result of `validate`: problems in file order, values that only a run can check, and the number of variables.
 
-    `cluster` is None if there are problems.
+    `cluster` is None if there are problems. `warnings` are likely mistakes of a cluster without problems.
     """
 
     problems: tuple[Problem, ...]
     deferred: tuple[definition_checks.Deferred, ...]
     cluster: Cluster | None
     variables: int = 0
+    warnings: tuple[Problem, ...] = ()
 
 
 def load_cluster(path: Path, *, vault_password_file: Path | None = None, ask_vault_pass: str | None = None) -> Cluster:
@@ -161,6 +162,7 @@ class _Validator:
     loader: Any
     vault: Vault
     ignore_rules: frozenset[str]
+    warnings: list[Problem] = field(default_factory=list)
 
     def run(self) -> Validation:
         """Check syntax and values. If the files can be parsed, load them with Ansible and apply the rules."""
@@ -181,7 +183,7 @@ class _Validator:
             cluster = self._load_and_apply_rules(source_map, files, definitions, problems)
             cluster = replace(cluster, sums=sums) if cluster else None
         count = len({definition.name for definition in definitions})
-        return Validation(tuple(sorted(set(problems))), tuple(deferred), None if problems else cluster, count)
+        return Validation(tuple(sorted(set(problems))), tuple(deferred), None if problems else cluster, count, tuple(self.warnings))
 
     def _map_hosts_file(self, decrypt: Callable[[bytes], bytes] | None) -> tuple[SourceMap, list[Problem]]:
         source = read_source(self.read_path, str(self.display_path), decrypt=decrypt)
@@ -234,7 +236,10 @@ class _Validator:
             *required.check(context, encrypted_owners=[file.owner for file in files.encrypted]),
         )
         problems += [problem for problem in found if problem.rule not in self.ignore_rules]
-        return self._cluster(context) if not problems else None
+        if problems:
+            return None
+        self.warnings = likely_mistakes.find_warnings(context, self.path.parent)
+        return self._cluster(context)
 
     def _cluster(self, context: ValidationContext) -> Cluster:
         groups_of: dict[str, list[str]] = {host: [] for host in context.hosts}

@@ -1,0 +1,92 @@
+"""primus_bootstrap.inventory.rules.likely_mistakes: warnings of `validate`, which do not change its exit code."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from primus_bootstrap.inventory.load import validate
+from primus_bootstrap.inventory.rules import likely_mistakes
+from primus_bootstrap.inventory.rules.likely_mistakes import is_controller_file
+from primus_bootstrap.inventory.schema.specs import load_options
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+TEXT = """\
+all:
+  vars:
+    cluster_name: lab
+    users_groups_accounts:
+    - name: ada
+      authorized_keys_file: keys/ada.pub
+    - name: bob
+      authorized_keys_file: "{{ inventory_dir }}/keys/bob.pub"
+    - name: eve
+      authorized_keys_file: .primus/lab/ssh/eve.pub
+  hosts:
+    gpu1: {ansible_host: 10.0.0.1}
+    gpu2.example.com:
+    known:
+    gpu7:
+"""
+
+
+def warnings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> list[tuple[int, str, str]]:
+    """Return line, message and fix of the warnings of an inventory without problems."""
+    path = tmp_path / "hosts.yaml"
+    path.write_text(text)
+    (tmp_path / "hosts").write_text("127.0.0.1 localhost known # gpu7\n")
+    monkeypatch.setattr(likely_mistakes, "_HOSTS_FILE", tmp_path / "hosts")
+    found = validate(path)
+    assert found.problems == (), [str(one) for one in found.problems]
+    return [(one.line, one.what, one.fix) for one in found.warnings]
+
+
+def test_missing_file_and_bare_name_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not a template, not the state folder, which the program writes, not a name with a dot or in /etc/hosts."""
+    found = warnings(tmp_path, monkeypatch, TEXT)
+    (tmp_path / "keys").mkdir()
+    (tmp_path / "keys/ada.pub").write_text("ssh-ed25519 AAAA ada\n")
+    after = warnings(tmp_path, monkeypatch, TEXT)
+
+    assert found == [
+        (6, f"authorized_keys_file: there is no {tmp_path}/keys/ada.pub on this machine", found[0][2]),
+        (15, "`gpu7` has no ansible_host, unlike other hosts, so DNS must know its name", "did you mean gpu1? set ansible_host for gpu7"),
+    ]
+    assert found[0][2].startswith("write the file before `primus-bootstrap apply hosts.yaml`, or correct the path, which starts at ")
+    assert [line for line, _, _ in after] == [15]
+
+
+def test_hosts_without_any_address_are_a_site_with_dns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They get no warning."""
+    assert warnings(tmp_path, monkeypatch, "all: {vars: {cluster_name: lab}, hosts: {gpu1: , gpu2: }}\n") == []
+
+
+def test_users_of_slurm_without_an_account_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only if the inventory creates accounts: else a directory service has all of them."""
+    users = "slurm_users: [{name: adda, accounts: [a]}, {name: ada, accounts: [a]}]"
+    values = "cluster_name: lab"
+    hosts = "hosts: {n1: {ansible_host: 10.0.0.1}}"
+    own = warnings(tmp_path, monkeypatch, f"all: {{vars: {{{values}, {users}, users_groups_accounts: [{{name: ada}}]}}, {hosts}}}\n")
+    directory = warnings(tmp_path, monkeypatch, f"all: {{vars: {{{values}, {users}}}, {hosts}}}\n")
+
+    assert [what for _, what, _ in own] == ["slurm_users: no account of users_groups_accounts is named adda"]
+    assert own[0][2] == "did you mean ada? add it to users_groups_accounts, unless a directory service has it"
+    assert directory == []
+
+
+def test_files_on_the_controller_are_found_by_their_specification() -> None:
+    """Files that people write; not folders, kubeconfigs and results, which a run may create."""
+    found = {name for name, option in load_options().items() if is_controller_file(option)}
+
+    assert found >= {"redis_tls_cert_file", "redis_tls_key_file", "juicefs_file", "harbor_tls_cert_file", "bench_policy_file"}
+    assert is_controller_file(load_options()["users_groups_accounts"].options["authorized_keys_file"])
+    assert not found & {
+        "bench_folder",
+        "host_certificate_ca_folder",
+        "kubernetes_kubeconfig",
+        "airgap_bundle",
+        "kube_backup_controller_dir",
+    }
