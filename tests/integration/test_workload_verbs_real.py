@@ -135,7 +135,8 @@ def test_the_selected_hosts_are_passed_to_the_role(cli: Cli, tmp_path: Path) -> 
     store = BenchStore(tmp_path / ".primus/verbs/bench")
     store.save_report(report_files(run), now=1_800_000_000.0)
     store.save_report({"bench.json": "{torn"}, now=1_800_000_100.0)
-    done = cli("submit", "debug-dense", "--user", "nobody-of-that-name", "--json")
+    (tmp_path / "python.yml").write_text("workload_cli_options: [--python=/usr/bin/python3]\n")  # it needs no torch before the start
+    done = cli("submit", "debug-dense", "--user", "nobody-of-that-name", "-e", "@python.yml", "--json")
     offer = json.loads(done.stdout)["offer"]
 
     assert done.returncode == 4, done.stderr
