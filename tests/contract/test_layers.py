@@ -103,8 +103,8 @@ def _imports(path: Path) -> Iterator[str]:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            assert not node.level, f"{path}: relative import"
-            yield node.module or ""
+            package = path.relative_to(ROOT).with_suffix("").parts[: -node.level] if node.level else ()
+            yield ".".join((*package, *filter(None, [node.module])))
 
 
 def _importers(folder: Path, allowed: set[str]) -> set[str]:
