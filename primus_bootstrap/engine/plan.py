@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from primus_bootstrap.inventory.cluster import Cluster
 
 # Groups that stand for no service, so that no phase needs to use them.
-_GROUPS_WITHOUT_SERVICE = ("k8s_cluster", "bastion", "spare")
+_GROUPS_WITHOUT_SERVICE = ("k8s_cluster", "bastion", "spare", "kube_infra_node")
 # Phases that only check hosts and install nothing.
 _CHECKING_PHASES = ("preflight", "verify")
 _NAMES_SHOWN = 3

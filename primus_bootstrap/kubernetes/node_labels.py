@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     Node = Mapping[str, Any]
 
 RACK, SWITCH, GPU_MODEL = f"{DOMAIN}/rack", f"{DOMAIN}/switch", f"{DOMAIN}/gpu-model"
+# Of the hosts in kube_infra_node; playbooks/vars/kubernetes.yml passes it to the charts as node selector.
+INFRA = f"{DOMAIN}/infra"
 TAINTS = f"{DOMAIN}/inventory-taints"
 _UNFIT = re.compile(r"[^A-Za-z0-9._-]+")
 _VALUE_CHARS = 63
@@ -52,12 +54,13 @@ def label_value(text: str) -> str:
 
 
 def desired_node(host: str, variables: Mapping[str, Any]) -> DesiredNode:
-    """Return the desired labels and taints of a host: those of the inventory, and labels for rack, switch and GPU model.
+    """Return the desired labels and taints of a host: those of the inventory, and labels for rack, switch, GPU model and infrastructure.
 
     Raises:
         ValueError: A label or taint is invalid; the message has the fix.
     """
     ours = {RACK: variables.get("rack"), SWITCH: variables.get("slurm_switch"), GPU_MODEL: variables.get("gpu_env_model")}
+    ours[INFRA] = "true" if "kube_infra_node" in (variables.get("group_names") or ()) else None
     labels = {key: label_value(str(value)) for key, value in ours.items() if value}
     stated, taints = variables.get("node_labels") or {}, variables.get("node_taints") or []
     if not isinstance(stated, Mapping) or not isinstance(taints, list | tuple):

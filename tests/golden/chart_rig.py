@@ -167,6 +167,8 @@ class Definitions:
             for item in objects
             if item["kind"] == "CustomResourceDefinition"
             for version in item["spec"]["versions"]
+            # v1beta1, which .helmignore keeps out of the archive of Higress
+            if "schema" in version
         }
         self._validators: dict[tuple[str, str, str], jsonschema.Draft202012Validator] = {}
 

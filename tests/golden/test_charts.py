@@ -28,9 +28,13 @@ if TYPE_CHECKING:
 
 # Values that a chart accepts and values.yaml does not contain, with the reason.
 UNDOCUMENTED_VALUES = {
+    "kube_cert_manager": {
+        f"{part}nodeSelector.primus-bootstrap.io/infra": "values.yaml has the label kubernetes.io/os; any other label may be added"
+        for part in ("", "webhook.", "cainjector.")
+    },
     "kube_prometheus_stack": {
         "alertmanager.alertmanagerSpec.configSecret": "in a comment of values.yaml; the template reads it with useExistingSecret"
-    }
+    },
 }
 # Objects that the chart's programs or the cluster create; no template has them.
 CREATED_LATER: dict[str, set[str]] = {}
@@ -82,6 +86,11 @@ EXTRA_VARIABLES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+# Kinds that run pods; those of Prometheus' operator have the pod's fields in their spec.
+OF_THE_OPERATOR = ("Prometheus", "Alertmanager")
+WORKLOADS = ("Deployment", "StatefulSet", *OF_THE_OPERATOR)
+
+
 @functools.cache
 def cluster() -> Cluster:
     """The topology that has every chart."""
@@ -127,6 +136,76 @@ def test_the_chart_creates_the_objects_to_wait_for(role: str) -> None:
 
     assert expected
     assert {item for item in expected - created if item[1] not in CREATED_LATER.get(role, set())} == set()
+
+
+# Pods that run on every node, or whose place the objects of a role set.
+ON_EVERY_NODE = {"kube-prometheus-stack-prometheus-node-exporter"}
+# Several replicas that the chart has no budget for.
+WITHOUT_BUDGET = {"higress-controller", "kubeflow-trainer-controller-manager"}
+
+
+@pytest.mark.parametrize("role", [role for role in chart_roles() if role not in ("gpu_operator", "juicefs_csi")])
+def test_services_run_on_infrastructure_nodes(role: str) -> None:
+    """Each workload of a chart selects the hosts of kube_infra_node, so that none runs beside training jobs."""
+    objects = chart(role)[-1]
+    anywhere = {
+        item["metadata"]["name"]
+        for item in objects
+        if (spec := _pod_spec(item)) is not None and spec.get("nodeSelector", {}).get("primus-bootstrap.io/infra") != "true"
+    }
+
+    assert anywhere - ON_EVERY_NODE == set()
+
+
+@pytest.mark.parametrize("role", [role for role in chart_roles() if role not in ("gpu_operator", "juicefs_csi")])
+def test_replicas_have_a_budget_and_spread(role: str) -> None:
+    """Replicas of a workload prefer different nodes, and a drain must leave one of them."""
+    objects = chart(role)[-1]
+    several = [item for item in objects if item["kind"] in WORKLOADS and item["spec"].get("replicas", 1) > 1]
+    together = {item["metadata"]["name"] for item in several if not _is_spread(item)}
+    budgets = [item["spec"]["selector"]["matchLabels"] for item in objects if item["kind"] == "PodDisruptionBudget"]
+    unprotected = {
+        item["metadata"]["name"] for item in several if not any(_labels_of(item).items() >= budget.items() for budget in budgets)
+    }
+
+    assert together == set()
+    assert unprotected <= WITHOUT_BUDGET
+
+
+def test_volumes_have_a_limit() -> None:
+    """Prometheus deletes the oldest metrics before its volume is full, and keeps silences on a volume."""
+    objects = {item["kind"]: item["spec"] for item in chart("kube_prometheus_stack")[-1] if item["kind"] in ("Prometheus", "Alertmanager")}
+    prometheus = objects["Prometheus"]
+
+    assert prometheus["storage"]["volumeClaimTemplate"]["spec"] == {
+        "accessModes": ["ReadWriteOnce"], "storageClassName": "local-path", "resources": {"requests": {"storage": "200Gi"}},
+    }  # fmt: skip
+    assert prometheus["retentionSize"] == "180GB"
+    assert objects["Alertmanager"]["storage"]["volumeClaimTemplate"]["spec"]["storageClassName"] == "local-path"
+
+
+def _pod_spec(item: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the pod's part of a workload, None for other objects and tests of a chart."""
+    if item["kind"] not in (*WORKLOADS, "DaemonSet", "Job") or is_test(item):
+        return None
+    spec: Mapping[str, Any] = item["spec"]
+    return spec if item["kind"] in OF_THE_OPERATOR else spec["template"]["spec"]
+
+
+def _is_spread(item: Mapping[str, Any]) -> bool:
+    """Return whether the replicas of a workload prefer different nodes."""
+    spec = _pod_spec(item) or {}
+    return bool(spec.get("topologySpreadConstraints") or spec.get("affinity", {}).get("podAntiAffinity"))
+
+
+def _labels_of(item: Mapping[str, Any]) -> Mapping[str, str]:
+    """Return the labels of a workload's pods. The operator of Prometheus sets those of its pods."""
+    if item["kind"] in OF_THE_OPERATOR:
+        return {"app.kubernetes.io/name": item["kind"].lower(), item["kind"].lower(): item["metadata"]["name"]} | {
+            "operator.prometheus.io/name": item["metadata"]["name"]
+        }
+    labels: Mapping[str, str] = item["spec"]["template"]["metadata"]["labels"]
+    return labels
 
 
 @functools.cache

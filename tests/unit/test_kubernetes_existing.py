@@ -9,7 +9,7 @@ import pytest
 from primus_bootstrap import content
 from primus_bootstrap.engine.playbooks import Call, Play, groups_in, load_phases
 from primus_bootstrap.inventory.load import load_cluster
-from primus_bootstrap.kubernetes.node_labels import RACK, desired_node
+from primus_bootstrap.kubernetes.node_labels import INFRA, RACK, desired_node
 from tests.playbooks import one_line, run_playbook
 
 if TYPE_CHECKING:
@@ -47,11 +47,13 @@ def test_kubeconfig_is_checked_before_the_first_change() -> None:
 
 @pytest.mark.parametrize("topology", ["mi300x", "airgap"])
 def test_workers_of_the_examples_have_racks(topology: str) -> None:
-    """Every worker has a rack and gets the label with which queues place jobs."""
+    """Every GPU node has a rack and gets the label with which queues place jobs. Infrastructure nodes get the label of the services."""
     cluster = load_cluster(content.topologies_dir() / topology)
     variables = {host: cluster.view.variables(host) for host in cluster.groups["kube_node"]}
-    racks = [variables[host].get("rack") for host in variables]
+    racks = [variables[host].get("rack") for host in cluster.groups["gpu_node"]]
+    infra = {host for host in variables if dict(desired_node(host, variables[host]).labels).get(INFRA) == "true"}
 
+    assert infra == {"infra1", "infra2", "infra3"}
     assert {rack: racks.count(rack) for rack in racks} == {f"rack{number:02}": 8 for number in range(1, 9)}
     assert dict(desired_node("gpu001", variables["gpu001"]).labels)[RACK] == "rack01"
     assert cluster.view.variables(cluster.groups["kueue"][0])["kueue_topology_levels"] == [RACK]

@@ -1,4 +1,4 @@
-"""Rules about the labels and taints of Kubernetes nodes."""
+"""Rules about the labels, taints and groups of Kubernetes nodes."""
 
 from __future__ import annotations
 
@@ -55,6 +55,18 @@ def node_taints(context: ValidationContext) -> Iterator[Problem]:
             first.setdefault((key, effect), taint)
 
 
+def infra_nodes(context: ValidationContext) -> Iterator[Problem]:
+    """Report infrastructure nodes that run no pods, or that have GPUs: services would wait for a node, or disturb training jobs."""
+    group, gpus = "kube_infra_node", context.groups.get("gpu_node", ())
+    for host in context.groups.get(group, ()):
+        if host in gpus:
+            what = f"{host} is in {group} and in gpu_node: the cluster's services would run beside training jobs"
+            yield context.group_origin(group).problem(what, f"remove {host} from one of them", "infra-node")
+        elif host not in context.groups.get("kube_node", ()):
+            what = f"{host} is in {group} but not in kube_node, so no pod would run on it"
+            yield context.group_origin(group).problem(what, f"add {group} to the children of kube_node", "infra-node")
+
+
 def _readable(context: ValidationContext, name: str) -> Iterator[Definition]:
     """Yield the definitions of a variable in plain text. The role checks templates and encrypted values in the run."""
     for definition in context.variable_index.by_name.get(name, ()):
@@ -62,4 +74,4 @@ def _readable(context: ValidationContext, name: str) -> Iterator[Definition]:
             yield definition
 
 
-RULES: tuple[Rule, ...] = (node_labels, node_taints)
+RULES: tuple[Rule, ...] = (node_labels, node_taints, infra_nodes)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 # The variables of a host that are read. Only these are resolved: a host has hundreds.
-VARIABLES = ("rack", "slurm_switch", "gpu_env_model", "node_labels", "node_taints", "kube_override_hostname")
+VARIABLES = ("rack", "slurm_switch", "gpu_env_model", "node_labels", "node_taints", "kube_override_hostname", "group_names")
 NAMED = 8
 
 
