@@ -6,7 +6,7 @@ folder=$1
 existing=$folder
 while [ ! -d "$existing" ]; do existing=$(dirname "$existing"); done
 if [ "$(stat -c %m "$existing")" = / ]; then
-    echo "$folder is on this host's own disk, or its file system is not mounted. Fix: mount it (group juicefs_client), or set slurm_shared_state_dir to a folder on a shared file system" >&2
+    echo "$folder is on this host's own disk, or its file system is not mounted. Fix: mount it, or set slurm_shared_state_dir to a folder on a shared file system" >&2
     exit 1
 fi
 owner=$(stat -c %u:%a "$folder/slurmctld" 2> /dev/null || echo none)

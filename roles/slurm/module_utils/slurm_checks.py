@@ -194,7 +194,7 @@ def host_findings(groups: Mapping[str, Sequence[str]], shared_state_dir: Any) ->
         yield Finding("slurm_controller", what, "keep one or two", "slurm-controllers")
     elif len(controllers) == MOST_CONTROLLERS and not shared_state_dir:
         what = "slurm_controller has 2 hosts and no shared state folder: a failover would lose all jobs"
-        fix = "set slurm_shared_state_dir to a folder that both mount, such as one below juicefs_mount_point, or keep one controller"
+        fix = "set slurm_shared_state_dir to a folder of a file server that both mount (not juicefs_mount_point), or keep one controller"
         yield Finding("slurm_controller", what, fix, "slurm-shared-state")
     if len(accounting) > 1:
         what = f"slurm_accounting has {len(accounting)} hosts; one slurmdbd with its database is supported"
