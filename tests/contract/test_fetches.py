@@ -302,6 +302,21 @@ def test_bundles_and_roles_render_a_chart_alike(role: str, task: dict[str, Any])
     assert {name: found[name] for name in expected} == expected
 
 
+def test_charts_without_a_checksum_are_documented(cluster: Cluster) -> None:
+    """A role has the SHA-256 of its chart's archive, or docs/charts.md lists it as missing."""
+    rows = (content.content_root() / "docs" / "charts.md").read_text(encoding="utf-8").splitlines()
+    [missing] = [row for row in rows if "| missing, because" in row]
+    sums: dict[tuple[str, str], str] = {}
+    for role in ROLES:
+        items = cluster.view.read_templates(fetches_file(role))["main"] if fetches_file(role).is_file() else ()
+        charts = [item["file"] for item in items if "file" in item and "_chart" in item["file"]["url"]]
+        sums |= {(role, str(file["url"])): file["sha256"] for file in map(resolver(cluster, role, "bookworm"), charts)}
+    without = {role for (role, _), value in sums.items() if not re.fullmatch("[0-9a-f]{64}", value)}
+
+    assert without == set(re.findall(r"`(\w+)`", missing.partition("| missing")[0]))
+    assert len(sums) > len(without) > 0
+
+
 @pytest.mark.parametrize("name", load_releases())
 def test_fetches_of_kubespray_match_the_release(cluster: Cluster, name: str) -> None:
     """Archive and requirements are those of the release's commit, and `beyond` names what Kubespray itself fetches."""
