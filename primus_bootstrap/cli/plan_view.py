@@ -57,9 +57,11 @@ def _expected(estimate: Estimate) -> str:
 
 
 def _total(estimates: Mapping[str, Estimate]) -> str:
-    """Return the expected duration of all phases, or an empty string if that of one is unknown."""
+    """Return the expected duration of all phases; empty if that of one is unknown. Without any, no earlier run is known."""
     known = [estimate.expected_s for estimate in estimates.values() if estimate.expected_s is not None]
-    return f", about {duration_text(sum(known))}" if known and len(known) == len(estimates) else ""
+    if not known:
+        return " (no earlier run, so no duration is expected)"
+    return f", about {duration_text(sum(known))}" if len(known) == len(estimates) else ""
 
 
 def _details(step: Step) -> list[str]:

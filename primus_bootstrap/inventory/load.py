@@ -15,6 +15,7 @@ from primus_bootstrap.inventory.nearby import missing_file_fix
 from primus_bootstrap.inventory.rules import all_rules, likely_mistakes, required
 from primus_bootstrap.inventory.rules import hosts as host_rules
 from primus_bootstrap.inventory.rules.context import ValidationContext
+from primus_bootstrap.inventory.rules.group_membership import without_consequences
 from primus_bootstrap.inventory.schema import definition_checks
 from primus_bootstrap.inventory.schema.names import nearest_group
 from primus_bootstrap.inventory.snapshot import file_sums, source_of
@@ -235,7 +236,7 @@ class _Validator:
             *all_rules.check(context),
             *required.check(context, encrypted_owners=[file.owner for file in files.encrypted]),
         )
-        problems += [problem for problem in found if problem.rule not in self.ignore_rules]
+        problems += [problem for problem in without_consequences(context, found) if problem.rule not in self.ignore_rules]
         if problems:
             return None
         self.warnings = likely_mistakes.find_warnings(context, self.path.parent)

@@ -56,6 +56,14 @@ def test_details_wrap_between_words(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(len(line) <= 100 or " " not in line.strip() for line in lines)
 
 
+def test_without_an_earlier_run_no_duration_is_expected(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last line says why each phase is unknown."""
+    monkeypatch.setattr(plan_view, "estimate_phases", lambda _folder, steps, **_verb: {step.phase: Estimate() for step in steps})
+    plan, lines = printed(capsys, "lab")
+
+    assert lines[-1] == f"lab: {len(plan.steps)} phases on 3 hosts (no earlier run, so no duration is expected)"
+
+
 def test_the_expected_durations_are_summed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """If every phase has an earlier run that changed as much."""
     monkeypatch.setattr(plan_view, "estimate_phases", lambda _folder, steps, **_verb: {step.phase: Estimate(60.0, 5.0) for step in steps})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.core.errors import Problem
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from primus_bootstrap.inventory.rules.context import Rule, ValidationContext
 
 _IMPLICIT = ("all", "ungrouped")
+_UNKNOWN_GROUP = "unknown-group"
 # The first group needs hosts in the second one, for this reason.
 _NEEDS = (
     ("kube_node", "kube_control_plane", "a Kubernetes node needs a control plane to join"),
@@ -41,7 +43,15 @@ def misspelt_group(context: ValidationContext) -> Iterator[Problem]:
         visited.add(entry.name)
         if near := nearest_group(entry.name):
             fix = f"did you mean {near}? (if it is a group of your own, choose a name that is less similar)"
-            yield entry.origin.problem(f"{entry.name}: no such group", fix, "unknown-group")
+            yield entry.origin.problem(f"{entry.name}: no such group", fix, _UNKNOWN_GROUP)
+
+
+def without_consequences(context: ValidationContext, problems: Sequence[Problem]) -> list[Problem]:
+    """Leave out the problems that name a group whose hosts are in a group with a misspelt name."""
+    meant = {nearest_group(entry.name) for entry in context.source_map.groups if entry.name not in load_groups()}
+    lost = [name for name in meant if name and not context.groups.get(name)]
+    named = re.compile(rf"\b(?:{'|'.join(lost)})\b") if lost else None
+    return [one for one in problems if named is None or one.rule == _UNKNOWN_GROUP or not named.search(f"{one.what} {one.fix}")]
 
 
 def host_without_known_group(context: ValidationContext) -> Iterator[Problem]:

@@ -75,7 +75,7 @@ def check_value(option: Option, node: yaml.Node, *, quotable: bool, path: str = 
         yield DeferredPart(line_of(node), reason)
     elif is_null(node):
         yield from _null(option, node, path)
-    elif fault := _type_fault(option.type, node, path, quotable=quotable):
+    elif fault := _type_fault(option.type, node, path, quotable=quotable, unit=option.unit):
         yield fault
     else:
         yield from _choices(option, node, path, quotable=quotable)
@@ -83,12 +83,14 @@ def check_value(option: Option, node: yaml.Node, *, quotable: bool, path: str = 
         yield from _inside(option, node, path, quotable=quotable)
 
 
-def _type_fault(expected: str, node: yaml.Node, path: str, *, quotable: bool) -> Fault | None:
+def _type_fault(expected: str, node: yaml.Node, path: str, *, quotable: bool, unit: str) -> Fault | None:
     value = value_of(node)
     if _accepts(expected, value, node):
         return None
     what = f"{path} must be {_TYPE_NAMES.get(expected, expected)}, found {_shown(node, quotable=quotable)}"
-    return Fault(line_of(node), what, _type_fix(expected, value, node, quotable=quotable), "type")
+    fix = _type_fix(expected, value, node, quotable=quotable)
+    in_unit = f", in {unit} and without the unit" if unit and fix == f"write {_TYPE_NAMES.get(expected)}" else ""
+    return Fault(line_of(node), what, f"{fix}{in_unit}", "type")
 
 
 def _choices(option: Option, node: yaml.Node, path: str, *, quotable: bool) -> Iterator[Fault]:
@@ -123,7 +125,7 @@ def _inside(option: Option, node: yaml.Node, path: str, *, quotable: bool) -> It
         item_path = f"{path}[{number}]"
         if reason := _deferred_reason(item):
             yield DeferredPart(line_of(item), reason)
-        elif fault := _type_fault(option.elements, item, item_path, quotable=quotable):
+        elif fault := _type_fault(option.elements, item, item_path, quotable=quotable, unit=option.unit):
             yield fault
         elif isinstance(item, yaml.MappingNode) and option.options:
             yield from _keys(option, item, item_path, quotable=quotable)
