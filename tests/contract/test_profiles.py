@@ -46,7 +46,7 @@ def test_every_entry_has_a_value_a_reason_and_a_source(file: str, section: str) 
         assert entry.get("value_from", "gid_index") in FACTS
         assert len(entry["reason"]) > 20
         assert entry["source"].startswith("https://")
-        assert set(entry.get("when", {})) <= {"gpus", "form"}
+        assert set(entry.get("when", {})) <= {"gpus", "form", "nic"}
 
 
 def test_no_layer_sets_a_variable_twice() -> None:

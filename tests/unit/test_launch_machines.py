@@ -68,6 +68,20 @@ def test_a_storage_port_does_not_replace_a_denied_compute_port(look: Look) -> No
     assert "PCIe switch" in ports["mlx5_0:1"]
 
 
+def test_cards_of_amd_pensando_have_variables_of_their_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Only if all chosen ports are such cards; Broadcom's ports have none of them."""
+    root = expand("mi300x-roce", tmp_path / "root")
+    names = ("NCCL_IB_USE_INLINE", "NCCL_IGNORE_CPU_AFFINITY", "NCCL_MAX_P2P_CHANNELS")
+    counts = []
+    for cards in ((), range(7), range(8)):
+        for number in cards:
+            (root / f"sys/class/infiniband/bnxt_re{number}/device/vendor").write_text("0x1dd8\n")
+        text = run(capsys, root, tmp_path / f"out{len(counts)}").env("30-network.env")
+        counts.append(sum(name in text for name in names))
+
+    assert counts == [0, 0, 3]
+
+
 def test_h200_uses_infiniband_without_a_gid_index(look: Look) -> None:
     """The storage card of the same rate is rejected, and NVSwitches do not count as GPUs."""
     outcome = look("h200-ib")

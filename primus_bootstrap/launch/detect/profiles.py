@@ -118,7 +118,8 @@ def _facts(gpus: GpuFindings, fabric: Fabric, interface: Interface) -> Facts:
         "gid_index": f"the chosen ports share no RoCE v2 IPv4 GID index ({gid_reasons}); NCCL 2.21 and later finds the index of each port",
     }
     forms = {gpu.form for gpu in gpus.gpus}
-    return Facts(values, reasons, {"gpus": bool(gpus.gpus), "form": forms.pop() if len(forms) == 1 else ""})
+    form = forms.pop() if len(forms) == 1 else ""
+    return Facts(values, reasons, {"gpus": bool(gpus.gpus), "form": form, "nic": fabric.family})
 
 
 def _applies(raw: Mapping[str, Any], facts: Facts) -> bool:

@@ -91,7 +91,7 @@ def _network(fabric: Fabric, interface: Interface) -> dict[str, Any]:
 
 
 def _port(port: Port) -> dict[str, Any]:
-    data = {name: value for name, value in asdict(port).items() if name not in ("path", "device", "number")}
+    data = {name: value for name, value in asdict(port).items() if name not in ("path", "device", "number", "vendor")}
     return {"name": port.name, **data, "netdevs": list(port.netdevs)}
 
 
