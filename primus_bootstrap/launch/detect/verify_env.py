@@ -140,12 +140,11 @@ def _other_options(root: Path, expected: str, found: str) -> Verdict:
 
     They were written after the boot, or the initramfs has an older copy of the file, which a reboot does not change.
     """
-    fields = {"expected": expected, "found": found, "source": f"/{_LOADED_OPTIONS}"}
+    result = Verdict("gpu_device_access", "", SKIPPED, expected=expected, found=found, source=f"/{_LOADED_OPTIONS}")
     if (root / MODULE_OPTIONS).stat().st_mtime > _boot_time(root):
-        reason = "the options were written after the boot, and take effect when the driver is loaded next"
-        return Verdict("gpu_device_access", "", SKIPPED, reason=reason, **fields)
+        return replace(result, reason="the options were written after the boot, and take effect when the driver is loaded next")
     reason = "the driver was loaded with other options than /etc/modprobe.d has, probably from an older initramfs"
-    return Verdict("gpu_device_access", "", FAIL, reason=reason, fix=_INITRAMFS_FIX, **fields)
+    return replace(result, verdict=FAIL, reason=reason, fix=_INITRAMFS_FIX)
 
 
 def _user_access(root: Path, vendor: str, user: str) -> tuple[Verdict, ...]:
