@@ -20,6 +20,7 @@ from primus_bootstrap.lab.lab_values import Lab, LabError, LabNode
 from primus_bootstrap.lab.up import UpReport
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from primus_bootstrap.core.verdicts import Outcome
@@ -123,6 +124,26 @@ def test_a_flag_has_no_type_in_the_help(words: list[str], monkeypatch: pytest.Mo
 
     assert "<bool>" not in text
     assert "…" not in text
+
+
+def groups(command: Any, *path: str) -> Iterator[tuple[str, ...]]:
+    """Yield the words of every command that only has verbs below it."""
+    for name, below in getattr(command, "commands", {}).items():
+        if hasattr(below, "commands"):
+            yield (*path, name)
+            yield from groups(below, *path, name)
+
+
+@pytest.mark.parametrize("words", [(), *groups(get_command(app))], ids=" ".join)
+def test_a_group_without_a_verb_lists_its_verbs(words: tuple[str, ...]) -> None:
+    """As with --help, instead of an error that only names the missing verb."""
+    command: Any = get_command(app)
+    for word in words:
+        command = command.commands[word]
+    output = CliRunner().invoke(app, list(words)).output
+
+    assert output.lstrip().startswith("Usage:")
+    assert [name for name in command.commands if name not in output] == []
 
 
 def test_a_paragraph_of_the_help_is_one_line() -> None:
