@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from primus_bootstrap.cli.cluster_loading import open_cluster
 from primus_bootstrap.cli.console import emit, emit_json, emit_table, say, stderr
 from primus_bootstrap.cli.day2 import find_host
 from primus_bootstrap.cli.fleet_view import controller_table, probe_json, probe_summary, probe_table, unknown_lines
@@ -37,7 +38,7 @@ from primus_bootstrap.fleet.fanout import run_on_all
 from primus_bootstrap.fleet.messages import Answer, Task
 from primus_bootstrap.fleet.probe import probe_task, read_answer
 from primus_bootstrap.fleet.targets import targets_of
-from primus_bootstrap.inventory.load import load_cluster
+from primus_bootstrap.lab.lab_values import heal_command
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
     from primus_bootstrap.fleet.messages import Target
     from primus_bootstrap.inventory.cluster import Cluster
 
+# Runs the words after $0, and prints $0 if ssh could not connect: its exit code is then 255 (man ssh, EXIT STATUS).
+_SSH = '"$@"; code=$?; [ "$code" != 255 ] || printf "%s\\n" "$0" >&2; exit "$code"'
 Command = Annotated[
     list[str], typer.Argument(help="The command after --; a single quoted argument is run as a shell line.", metavar="-- COMMAND")
 ]
@@ -74,8 +77,7 @@ def probe(
     Exit code 4 if a host does not answer (it is `unknown`) or does not allow sudo.
     """
     become = ask_password("sudo password of the hosts", ask=ask_become_pass) or ""
-    vault = ask_password("Vault password", ask=ask_vault_pass)
-    cluster = load_cluster(hosts, vault_password_file=vault_password_file, ask_vault_pass=vault)
+    cluster = open_cluster(hosts, vault_password_file=vault_password_file, ask_vault_pass=ask_vault_pass)
     targets = targets_of_limit(cluster, limit or "all", become)
     task = probe_task(targets, known_hosts=known_hosts_path(cluster), timeout_s=timeout_s)
     probes = [read_answer(answer) for answer in ask_hosts(cluster, targets, task)]
@@ -126,13 +128,14 @@ def ssh(
 ) -> None:
     """Open an SSH session on a host, with the user, key, port and bastion from hosts.yaml and a checked host key."""
     hosts, host, command = _split_inventory(hosts, host, command or [], "HOST")
-    vault = ask_password("Vault password", ask=ask_vault_pass)
-    cluster = load_cluster(hosts, vault_password_file=vault_password_file, ask_vault_pass=vault)
+    cluster = open_cluster(hosts, vault_password_file=vault_password_file, ask_vault_pass=ask_vault_pass)
     _pin(cluster, [find_host(cluster, host)])
     for conflict in key_conflicts(cluster, [host]):
         raise PlanError(f"{host}: {conflict.what}", fix=conflict.fix)
     words = [*ssh_arguments(cluster, host), *([_shell_line(command)] if command else [])]
-    os.execvp(words[0], words)  # noqa: S606 (an argument list, no shell)
+    fix = heal_command(cluster.path.parent, cluster.name, host) or f"primus-bootstrap status hosts.yaml --limit {host}"
+    words = ["sh", "-c", _SSH, with_inventory(f"{host}: ssh ended with 255: no connection, or the command did\n  fix: {fix}", hosts), *words]
+    os.execvp(words[0], words)  # noqa: S606 (an argument list; the text is a constant)
 
 
 def exec_(
@@ -160,8 +163,7 @@ def exec_(
     """
     hosts, pattern, command = _split_inventory(hosts, pattern, command, "PATTERN -- COMMAND")
     become = ask_password("sudo password of the hosts", ask=ask_become_pass) or ""
-    vault = ask_password("Vault password", ask=ask_vault_pass)
-    cluster = load_cluster(hosts, vault_password_file=vault_password_file, ask_vault_pass=vault)
+    cluster = open_cluster(hosts, vault_password_file=vault_password_file, ask_vault_pass=ask_vault_pass)
     targets = targets_of_limit(cluster, pattern, become)
     line = _shell_line(command)
     stdin = {target.host: f"{target.become_password}\n" for target in targets if sudo and target.become_password}

@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
+from primus_bootstrap.cli.cluster_loading import open_cluster
 from primus_bootstrap.cli.console import clock_text, duration_text, emit, emit_json, emit_table, plain_table
-from primus_bootstrap.cli.options import DEFAULT_HOSTS, AsJson, AskVaultPass, HostsFile, VaultPasswordFile, ask_password
+from primus_bootstrap.cli.options import DEFAULT_HOSTS, AsJson, AskVaultPass, HostsFile, VaultPasswordFile
 from primus_bootstrap.cli.report_view import is_running, print_report, progress_text, shares_line
 from primus_bootstrap.core.errors import PlanError
 from primus_bootstrap.engine.history import find_run, last_report, list_runs, read_report, running, running_report, running_runs
-from primus_bootstrap.inventory.load import load_cluster
 
 
 def register(app: typer.Typer) -> None:
@@ -33,8 +33,7 @@ def report(
     as_json: AsJson = False,
 ) -> None:
     """Show the report of a run, also of one that has not ended: hosts, causes, fixes, verdicts. Contacts no host."""
-    password = ask_password("Vault password", ask=ask_vault_pass)
-    cluster = load_cluster(hosts, vault_password_file=vault_password_file, ask_vault_pass=password)
+    cluster = open_cluster(hosts, vault_password_file=vault_password_file, ask_vault_pass=ask_vault_pass)
     current = running_report(cluster.state_dir)
     folder = find_run(cluster.state_dir, run) if run else None
     if folder and not (current and folder.run == current.run):
@@ -66,8 +65,7 @@ def runs(
     as_json: AsJson = False,
 ) -> None:
     """List the runs of a cluster, newest first. Contacts no host."""
-    password = ask_password("Vault password", ask=ask_vault_pass)
-    cluster = load_cluster(hosts, vault_password_file=vault_password_file, ask_vault_pass=password)
+    cluster = open_cluster(hosts, vault_password_file=vault_password_file, ask_vault_pass=ask_vault_pass)
     now = running_runs(cluster.state_dir)
     reports = [item for item in (read_report(folder) for folder in list_runs(cluster.state_dir)) if item]
     if as_json:

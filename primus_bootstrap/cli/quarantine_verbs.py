@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from primus_bootstrap.cli.cluster_loading import open_cluster
 from primus_bootstrap.cli.console import clock_text, coloured, emit, emit_json, emit_table, plain_table, say
 from primus_bootstrap.cli.day2 import ask_name, find_host, run_and_report, split_words
 from primus_bootstrap.cli.fleet_verbs import as_root, ask_hosts, targets_of_limit
@@ -25,7 +26,6 @@ from primus_bootstrap.cli.options import (
     Timeout,
     VaultPasswordFile,
     Words,
-    ask_password,
     examples,
 )
 from primus_bootstrap.cli.run_verbs import load_for_run, run_options
@@ -34,7 +34,6 @@ from primus_bootstrap.core.errors import UsageError
 from primus_bootstrap.engine.plan import TargetHost, make_plan
 from primus_bootstrap.engine.ssh import known_hosts_path
 from primus_bootstrap.fleet.messages import Task
-from primus_bootstrap.inventory.load import load_cluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -140,8 +139,7 @@ def list_(
 
     A host that does not answer is `unknown`. Its quarantine is then read from Slurm's controllers and Kubernetes.
     """
-    vault = ask_password("Vault password", ask=ask_vault_pass)
-    cluster = load_cluster(hosts, vault_password_file=vault_password_file, ask_vault_pass=vault)
+    cluster = open_cluster(hosts, vault_password_file=vault_password_file, ask_vault_pass=ask_vault_pass)
     listed = [target.host for target in targets_of_limit(cluster, limit or "all")]
     services = [service for _, service in read_all_states(cluster, listed, timeout_s=timeout_s)]
     if as_json:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from primus_bootstrap.cli.cluster_loading import open_cluster
 from primus_bootstrap.cli.console import count, emit, emit_json, say
 from primus_bootstrap.cli.extra_vars import check_extra_vars
 from primus_bootstrap.cli.kubernetes_view import show_part
@@ -78,8 +79,7 @@ def plan(
     """
     for value in extra_vars or ():
         check_extra_vars(value)
-    password = ask_password("Vault password", ask=ask_vault_pass)
-    cluster = load_cluster(hosts, vault_password_file=vault_password_file, ask_vault_pass=password)
+    cluster = open_cluster(hosts, vault_password_file=vault_password_file, ask_vault_pass=ask_vault_pass)
     if show:
         show_part(cluster, show, as_json=as_json)
         return

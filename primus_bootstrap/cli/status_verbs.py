@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from primus_bootstrap.cli.cluster_loading import open_cluster
 from primus_bootstrap.cli.console import age_text, coloured, count, emit, emit_json, emit_table, plain_table
 from primus_bootstrap.cli.fleet_verbs import targets_of_limit
 from primus_bootstrap.cli.options import (
@@ -17,7 +18,6 @@ from primus_bootstrap.cli.options import (
     Limit,
     Timeout,
     VaultPasswordFile,
-    ask_password,
     examples,
 )
 from primus_bootstrap.cli.printed_commands import with_inventory
@@ -27,7 +27,7 @@ from primus_bootstrap.engine.history import running_report
 from primus_bootstrap.engine.host_records import host_records, last_change
 from primus_bootstrap.engine.host_states import STATES, host_state
 from primus_bootstrap.engine.lock import read_holder
-from primus_bootstrap.inventory.load import load_cluster
+from primus_bootstrap.lab.lab_values import heal_command
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -72,14 +72,13 @@ def status(
     Also shows the last full apply, the age of the last proof (a run that verified the services) and the drift: inventory files that
     were edited since that apply, and the changes that the last complete diff found. Other runs do not change these columns.
     """
-    password = ask_password("Vault password", ask=ask_vault_pass)
-    cluster = load_cluster(hosts, vault_password_file=vault_password_file, ask_vault_pass=password)
+    cluster = open_cluster(hosts, vault_password_file=vault_password_file, ask_vault_pass=ask_vault_pass)
     names = [target.host for target in targets_of_limit(cluster, limit or "all")]
     found = read_all_states(cluster, names, timeout_s=timeout_s)
     holder = read_holder(cluster.state_dir)
     records = host_records(cluster.state_dir, names)
     rows = [
-        _Row(host_state(answer, service, record, applying=holder is not None), record, record.edited(cluster.sums))
+        _Row(_of_lab(cluster, host_state(answer, service, record, applying=holder is not None)), record, record.edited(cluster.sums))
         for answer, service in found
         for record in (records[service.host],)
     ]
@@ -89,6 +88,12 @@ def status(
         return
     _print_rows(cluster, rows, time.time())
     _print_runs(cluster, holder, last)
+
+
+def _of_lab(cluster: Cluster, state: HostState) -> HostState:
+    """Return the state; the fix for a lab's host that does not answer starts it again."""
+    heal = heal_command(cluster.path.parent, cluster.name, state.host) if state.state == "UNREACHABLE" else ""
+    return replace(state, fix=heal) if heal else state
 
 
 def _to_json(cluster: Cluster, rows: Iterable[_Row], holder: Holder | None, last: Report | None) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from primus_bootstrap.cli.cluster_loading import open_cluster
 from primus_bootstrap.cli.console import emit, emit_json, say
 from primus_bootstrap.cli.day2 import split_words
 from primus_bootstrap.cli.fleet_verbs import as_root, ask_hosts, targets_of_limit
@@ -308,8 +309,7 @@ class _WatcherClient:
 
 def _connect(path: Path, timeout_s: float, *, ask_become_pass: bool, ask_vault_pass: bool, vault: Path | None) -> _WatcherClient:
     become = ask_password("sudo password of the hosts", ask=ask_become_pass) or ""
-    password = ask_password("Vault password", ask=ask_vault_pass)
-    return _WatcherClient(load_cluster(path, vault_password_file=vault, ask_vault_pass=password), become, timeout_s)
+    return _WatcherClient(open_cluster(path, vault_password_file=vault, ask_vault_pass=ask_vault_pass), become, timeout_s)
 
 
 def _commands(variables: Mapping[str, Any]) -> JobCommands:
