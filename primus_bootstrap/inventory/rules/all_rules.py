@@ -26,6 +26,7 @@ from primus_bootstrap.inventory.rules import (
     registry,
     scheduling,
     slurm,
+    storage,
 )
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ RULES: tuple[Rule, ...] = (
     *kubernetes_services.RULES,
     *closed_network.RULES,
     *scheduling.RULES,
+    *storage.RULES,
     *bench.RULES,
 )
 

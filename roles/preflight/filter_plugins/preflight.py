@@ -19,6 +19,7 @@ PORT_VARIABLES = {
     "redis-server": "redis_port",
     "juicefs": "juicefs_metrics_port",
     "docker-registry": "oci_registry_port",
+    "weed": "object_store_port",
     "slurmctld": "slurm_controller_port",
     "slurmd": "slurm_node_port",
     "slurmdbd": "slurm_accounting_port",
