@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help setup setup-tests lab lab-down lint lint-changed test test-quick test-unit test-contract test-integration test-all all-faults all-job-faults all-units all-workloads all-kubernetes all-scenarios test-lab test-kubernetes molecule perf docs collection changelog clean
+.PHONY: help setup setup-tests lab lab-down lint lint-changed test test-quick test-unit test-contract test-integration test-workloads test-all all-faults all-job-faults all-units all-workloads all-kubernetes all-scenarios test-lab test-kubernetes molecule perf docs collection changelog clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -41,7 +41,7 @@ test-quick: setup-tests ## Lint changed files, run unit and contract tests (at m
 # Three parts run at a time: the lab and Kubernetes tests mostly wait, the other parts need the processors. A failure does not stop the others.
 # tests/workloads runs in its own process, because torch and Ansible patch the interpreter in incompatible ways.
 test: setup-tests ## Run the tests that every commit must pass (target: 15 minutes on two cores)
-	$(MAKE) --keep-going --jobs=3 test-lab test-kubernetes lint-changed test-unit test-contract all-workloads test-integration
+	$(MAKE) --keep-going --jobs=3 test-lab test-kubernetes lint-changed test-unit test-contract test-workloads test-integration
 	tools/molecule.sh changed
 
 lint-changed:
@@ -55,6 +55,9 @@ test-contract: ## Run the contract, golden and packaging tests
 
 test-integration:
 	$(INTEGRATION)
+
+test-workloads:
+	$(BIN)/pytest tests/workloads
 
 test-lab:
 	$(BIN)/pytest tests/lab
@@ -84,7 +87,7 @@ all-units:
 	$(INTEGRATION) --all-faults
 
 all-workloads:
-	$(BIN)/pytest tests/workloads
+	$(BIN)/pytest tests/workloads --all-faults
 
 all-kubernetes:
 	$(BIN)/pytest $(REST) tests/kubernetes --all-faults

@@ -1,4 +1,4 @@
-"""Shared pytest configuration: the option `--all-faults`, and which long tests run without it. CONTRIBUTING.md describes the tiers."""
+"""Shared pytest configuration: the option `--all-faults`, and which tests run without it. CONTRIBUTING.md describes the tiers."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 # Fixtures for all folders, so that a session starts each kind of lab and the API server only once.
 pytest_plugins = [
+    "tests.left_out",
     "tests.resume",
     "tests.lab.lab_fixture",
     "tests.lab.workload_fixture",
@@ -23,7 +24,7 @@ pytest_plugins = [
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add `--all-faults`, which `make test-all` uses."""
-    parser.addoption("--all-faults", action="store_true", help="also run fault tests and long tests")
+    parser.addoption("--all-faults", action="store_true", help="also run fault tests, long tests and tests of unchanged code")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -22,7 +22,9 @@ def test_passed_tests_are_skipped_until_the_code_changes(tmp_path: Path) -> None
     (repo / "tests/test_it.py").write_text(
         "import pathlib\ndef test_good(): pass\ndef test_luck(): assert pathlib.Path('lucky').exists()\n", encoding="utf-8"
     )
-    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTEST_ADDOPTS": ""}
+    # With folders of its own for temporary files, pytest does not spend time on those of earlier sessions.
+    own = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTEST_DEBUG_TEMPROOT": str(tmp_path), "PYTEST_ADDOPTS": ""}
+    environment = {**os.environ, **own}
 
     def git(*words: str) -> None:
         subprocess.run(["git", "-C", str(repo), "-c", "user.name=t", "-c", "user.email=t@t", *words], check=True, timeout=60)
