@@ -32,6 +32,10 @@ AREAS = {
         "tests/kubernetes", "primus_bootstrap/lab", "roles/primus_watch", "roles/workload", "workloads/train", "docs/workloads.md",
         *_KUBERNETES, *_ON_KUBERNETES,
     ),
+    "tests/integration/test_inventory_mutations.py": (
+        "primus_bootstrap/launch", "playbooks", "plugins", "roles/*/meta", "roles/*/defaults", "roles/*/vars", "roles/*/filter_plugins",
+        *_INVENTORY,
+    ),
     "tests/integration/test_kube_*": _KUBERNETES,
     "tests/integration/test_kubespray_*": _KUBERNETES,
     "tests/integration/test_launch_*": (*_LAUNCH, "inventory", "roles/primus_cli", "tests/data/failures"),
