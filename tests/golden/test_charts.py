@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 # Values that a chart accepts and values.yaml does not contain, with the reason.
 UNDOCUMENTED_VALUES = {
+    "harbor": {"caBundleSecretName": "in a comment of values.yaml; the templates read it"},
     "kube_cert_manager": {
         f"{part}nodeSelector.primus-bootstrap.io/infra": "values.yaml has the label kubernetes.io/os; any other label may be added"
         for part in ("", "webhook.", "cainjector.")
@@ -182,6 +183,34 @@ def test_volumes_have_a_limit() -> None:
     }  # fmt: skip
     assert prometheus["retentionSize"] == "180GB"
     assert objects["Alertmanager"]["storage"]["volumeClaimTemplate"]["spec"]["storageClassName"] == "local-path"
+
+
+@pytest.mark.parametrize("sentinel", ["", "primary"])
+def test_harbor_without_volumes(sentinel: str) -> None:
+    """With a database, Redis and a bucket of the site, no pod of Harbor but the scanner has a volume, and passwords are references."""
+    path = chart("harbor")[1]
+    addresses = ["s1:26379", "s2:26379"] if sentinel else ["redis.example.com:6379"]
+    given = {
+        "harbor_database_host": "pg.example.com", "harbor_database_password": "pg-secret", "harbor_redis_addresses": addresses,
+        "harbor_redis_sentinel": sentinel, "harbor_redis_password": "redis-secret", "harbor_s3_bucket": "images",
+        "harbor_outside_ca_file": "ca.crt", "harbor_trivy": False,
+    }  # fmt: skip
+    scope = Scope(cluster(), "harbor", **given)
+    objects = render(path, scope["_harbor_values"], "harbor", "harbor")
+    names = {(item["kind"], item["metadata"]["name"]) for item in objects}
+    text = json.dumps(objects)
+
+    assert {kind for kind, _ in names} & {"PersistentVolumeClaim", "StatefulSet"} == set()
+    assert {(item["kind"], item["name"]) for item in scope["_harbor_ready"]} <= names
+    assert "pg.example.com" in text
+    # The chart reads the password of Redis from the cluster, which does not exist here.
+    assert all(name in text for name in ("harbor-database", "harbor-outside-ca", *addresses))
+    assert not any(secret in text for secret in ("pg-secret", "redis-secret"))
+    assert scope.images() >= images_of(objects)
+    unknown = set(unknown_paths(scope["_harbor_values"], documented_values(path)))
+    # In comments of values.yaml.
+    bucket = {f"persistence.imageChartStorage.s3.{name}" for name in ("existingSecret", "regionendpoint")}
+    assert unknown - bucket == set(UNDOCUMENTED_VALUES["harbor"])
 
 
 def _pod_spec(item: Mapping[str, Any]) -> Mapping[str, Any] | None:

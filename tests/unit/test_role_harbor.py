@@ -17,6 +17,15 @@ RIGHT: dict[str, Any] = {
     "harbor_database_storage_class": "local-path",
 }
 
+# Nothing that needs a volume, apart from the scanner.
+OUTSIDE: dict[str, Any] = {
+    "harbor_storage_class": "",
+    "harbor_database_storage_class": "",
+    "harbor_s3_bucket": "images",
+    "harbor_database_host": "pg.example.com",
+    "harbor_redis_addresses": ["redis.example.com:6379"],
+}
+
 
 @pytest.mark.parametrize(
     ("stated", "rules"),
@@ -25,6 +34,12 @@ RIGHT: dict[str, Any] = {
         ({"harbor_storage_class": ""}, ["harbor-storage-class"]),
         ({"harbor_storage_class": "", "harbor_s3_bucket": "images"}, []),
         ({"harbor_storage_class": "", "harbor_database_storage_class": "", "harbor_s3_bucket": "images"}, ["harbor-storage-class"]),
+        ({**OUTSIDE, "harbor_trivy": False}, []),
+        (OUTSIDE, ["harbor-storage-class"]),
+        ({"harbor_redis_addresses": ["redis1"]}, ["harbor-redis"]),
+        ({"harbor_redis_addresses": ["redis1:6379", "redis2:6379"]}, ["harbor-redis"]),
+        ({"harbor_redis_addresses": ["s1:26379", "[fd00::2]:26379"], "harbor_redis_sentinel": "primary"}, []),
+        ({"harbor_redis_sentinel": "primary"}, ["harbor-redis"]),
         ({"harbor_database_storage_class": ""}, ["harbor-database-on-juicefs"]),
         ({"harbor_expose": "route"}, ["harbor-gateway"]),
         ({"harbor_tls_cert_file": "a"}, ["harbor-certificate"]),

@@ -25,6 +25,9 @@ VARIABLES = (
     "harbor_storage_class",
     "harbor_database_storage_class",
     "harbor_s3_bucket",
+    "harbor_database_host",
+    "harbor_redis_addresses",
+    "harbor_redis_sentinel",
     "harbor_trivy",
     "harbor_trivy_offline",
     "harbor_trivy_databases",
@@ -63,6 +66,7 @@ def findings(values: Mapping[str, Any], juicefs: str, issuer: bool) -> list[Find
     """
     return [
         *_storage(values, juicefs),
+        *_outside(values),
         *_address(values),
         *_certificate(values, has_issuer=issuer),
         *_content(values),
@@ -81,13 +85,30 @@ def _storage(values: Mapping[str, Any], juicefs: str) -> Iterator[Finding]:
         what = "harbor has no storage class and no bucket: its pods would wait for a volume for ever"
         fix = "set harbor_storage_class to a class of the cluster, or harbor_s3_bucket"
         yield "harbor_storage_class", what, fix, "harbor-storage-class"
-    if not database and not images:
-        what = "harbor has no storage class for its database, which needs a volume even if images are in a bucket"
+    outside = values.get("harbor_database_host") and values.get("harbor_redis_addresses") and not values.get("harbor_trivy", True)
+    if not database and not images and not outside:
+        what = "harbor has no storage class for its database, Redis or scanner, which need volumes even if images are in a bucket"
         yield "harbor_database_storage_class", what, "set harbor_database_storage_class to a class of the cluster", "harbor-storage-class"
     if juicefs and (database or images) == juicefs:
         what = f"harbor's database would use the class {database or images}, which is JuiceFS: every commit would go to the object store"
         fix = "set harbor_database_storage_class to a class of local or block storage"
         yield "harbor_database_storage_class" if database else "harbor_storage_class", what, fix, "harbor-database-on-juicefs"
+
+
+def _outside(values: Mapping[str, Any]) -> Iterator[Finding]:
+    """Report a Redis of several addresses without Sentinel: Harbor would use only one of them."""
+    addresses, sentinel = values.get("harbor_redis_addresses") or [], values.get("harbor_redis_sentinel", "")
+    wrong = [str(one) for one in addresses if not re.fullmatch(r"(\[[0-9a-fA-F:]+\]|[^:\s]+):\d+", str(one))]
+    if wrong:
+        what = f"harbor_redis_addresses: {wrong[0]} has no port"
+        yield "harbor_redis_addresses", what, "write host:port, such as redis1:6379", "harbor-redis"
+    elif len(addresses) > 1 and not sentinel:
+        what = f"harbor_redis_addresses has {len(addresses)} addresses, but Harbor uses several only with harbor_redis_sentinel"
+        fix = "set harbor_redis_sentinel to the name of the primary that the Sentinels monitor, or keep one address"
+        yield "harbor_redis_addresses", what, fix, "harbor-redis"
+    elif sentinel and not addresses:
+        what = "harbor_redis_sentinel is set, and harbor_redis_addresses is empty"
+        yield "harbor_redis_sentinel", what, "set harbor_redis_addresses to the addresses of the Sentinels", "harbor-redis"
 
 
 def _address(values: Mapping[str, Any]) -> Iterator[Finding]:
