@@ -25,17 +25,27 @@ _KUBERNETES = (
     "primus_bootstrap/launch", *_INVENTORY, *_ANSIBLE,
 )  # fmt: skip
 _ON_KUBERNETES = ("roles/jobset", "roles/kueue", "roles/trainer", "roles/gpu_operator", "roles/registry_trust", "roles/node_health")
+_PROGRAM = ("primus_bootstrap", "inventory", "playbooks", "plugins")
 # Test files -> paths. A file has the paths of all patterns that match. `*` matches any text.
 AREAS = {
     "tests/workloads/*": (*_LAUNCH, "docs/benchmarks.md", "docs/training.md", "roles/bench", "tests/data/fio", "tools/gpu_measure.py"),
     "tests/kubernetes/*": (
-        "tests/kubernetes", "primus_bootstrap/lab", "roles/primus_watch", "roles/workload", "workloads/train", "docs/workloads.md",
-        *_KUBERNETES, *_ON_KUBERNETES,
+        "tests/kubernetes", "primus_bootstrap/lab", "primus_bootstrap/kubernetes", "roles/kube*", "roles/prometheus/files", "playbooks",
+        *_ON_KUBERNETES, *_ANSIBLE,
     ),
+    "tests/kubernetes/test_kube_*": _KUBERNETES,
+    "tests/kubernetes/test_*_on_nodes.py": (*_PROGRAM, *_LAUNCH, "roles/primus_watch", "roles/workload"),
+    "tests/kubernetes/test_workload_*": (*_LAUNCH, *_INVENTORY, "roles/primus_watch", "docs/workloads.md"),
     "tests/integration/test_inventory_mutations.py": (
         "primus_bootstrap/launch", "playbooks", "plugins", "roles/*/meta", "roles/*/defaults", "roles/*/vars", "roles/*/filter_plugins",
         *_INVENTORY,
     ),
+    "tests/integration/test_engine_*": (*_PROGRAM, "roles/baseline", "roles/kube*", "roles/preflight", "roles/prometheus", "roles/redis"),
+    "tests/integration/test_fleet_*": _PROGRAM,
+    "tests/integration/test_node_verbs_real.py": (*_PROGRAM, "roles"),
+    "tests/integration/test_verbs_are_transactions.py": (*_PROGRAM, "roles"),
+    "tests/integration/test_workload_*": (*_PROGRAM, "workloads", "roles"),
+    "tests/integration/test_kubernetes_*": (*_PROGRAM, "roles", "docs/kubernetes-day2.md"),
     "tests/integration/test_kube_*": _KUBERNETES,
     "tests/integration/test_kubespray_*": _KUBERNETES,
     "tests/integration/test_launch_*": (*_LAUNCH, "inventory", "roles/primus_cli", "tests/data/failures"),
