@@ -58,6 +58,21 @@ def test_a_silent_node_is_unknown_before_it_is_lost() -> None:
     assert (after.state.phase, after.state.stopping, after.state.revoked) == (states.STOPPING, "lost", True)
 
 
+@pytest.mark.parametrize(
+    ("codes", "limit"),
+    [((1,), 10), ((0, 1), 10), ((0,), 50), ((75,), 50), ((0, 75), 50)],
+    ids=["failed", "one failed", "done", "checkpointed", "both"],
+)
+def test_the_other_nodes_get_longer_to_end_after_a_good_end(codes: tuple[int, ...], limit: int) -> None:
+    """They may still write a checkpoint: grace_s (20) and 30 s instead of settle_s (10)."""
+    ended = [(observations.ENDED, code) for code in codes]
+    look = seen(*ended, (observations.RUNNING, None))
+    state = restart_policy.evaluate(JOB, running(hosts=HOSTS[:3]), look, Clock(200)).state
+
+    assert restart_policy.evaluate(JOB, state, look, Clock(200 + limit - 0.1)).state.phase == states.RUNNING
+    assert restart_policy.evaluate(JOB, state, look, Clock(200 + limit)).state.stopping == classification.STOP_FAILED
+
+
 def test_a_suspended_attempt_does_not_hang() -> None:
     """Slurm suspends jobs for others. The time limit starts again afterwards."""
     state = running(attempts=(Attempt(1, ("h1", "h2"), first_step=1, first_step_at=110.0, last_step=5),), step=5, step_at=120.0)
