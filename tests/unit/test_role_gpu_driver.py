@@ -30,8 +30,8 @@ OFFERED = filters.available_versions((Path(__file__).parents[1] / "data" / "pack
 MI300X = {"verdict": "ok", "vendor": "amd", "model": "MI300X", "count": 8, "reason": ""}
 H200 = {"verdict": "ok", "vendor": "nvidia", "model": "H200", "count": 8, "reason": ""}
 NOBLE = {
-    "kernel": "6.8.0-60-generic", "distribution": "ubuntu", "version": "24.04", "codename": "noble", "container": "", "secure_boot": False,
-    "nvswitches": 0, "installed": {}, "rdma_devices": [], "closed": False,
+    "kernel": "6.8.0-60-generic", "architecture": "x86_64", "distribution": "ubuntu", "version": "24.04", "codename": "noble",
+    "container": "", "secure_boot": False, "nvswitches": 0, "installed": {}, "rdma_devices": [], "closed": False,
 }  # fmt: skip
 BESIDE = ("fabric_manager", "container_toolkit", "rdma")
 INSTALLED = {"state": "installed", "version": "6.4.4", "tools": [], "allow_secure_boot": False}
@@ -50,6 +50,7 @@ def test_packages_have_the_version_of_the_release() -> None:
     assert (got["outcome"], got["module"], got["module_version"]) == ("install", "amdgpu", "6.12.12")
     assert got["packages"] == [
         {"name": "linux-headers-6.8.0-60-generic", "version": "6.8.0-60.63"},
+        {"name": "linux-modules-extra-6.8.0-60-generic", "version": "6.8.0-60.63"},
         {"name": "amdgpu-dkms", "version": "1:6.12.12.60404-2202139.24.04"},
         {"name": "amd-smi-lib", "version": "25.5.1.60404-129~24.04"},
         {"name": "rocminfo", "version": "1.0.0.60404-129~24.04"},
@@ -101,6 +102,36 @@ def test_nvswitches_require_the_fabric_manager() -> None:
     assert [one["name"] for one in card["packages"]][1:] == ["nvidia-open", "nvidia-container-toolkit"]
     assert card["sources"]["entries"] == [{"folder": "ubuntu2404/x86_64/", "suite": "/", "component": ""}]
     assert card["sources"]["key"] == "ubuntu2404/x86_64/3bf863cc.pub"
+
+
+def test_grace_gets_the_packages_of_its_architecture() -> None:
+    """NVIDIA's folder for Arm servers is sbsa. AMD has no packages for them, and a repository for x86 would install none."""
+    grace = {**NOBLE, "architecture": "aarch64"}
+    got = plan({**H200, "model": "GB200"}, grace, version="580.95.05")
+    amd = plan(MI300X, grace)
+
+    assert got["sources"]["entries"] == [{"folder": "ubuntu2404/sbsa/", "suite": "/", "component": ""}]
+    assert (got["sources"]["key"], got["sources"]["architecture"]) == ("ubuntu2404/sbsa/3bf863cc.pub", "arm64")
+    assert plan()["sources"]["architecture"] == "amd64"
+    assert amd["outcome"] == "refused"
+    assert "for x86_64, not for aarch64" in amd["reason"]
+
+
+def test_fourth_generation_of_nvswitches_needs_the_subnet_manager() -> None:
+    """B200's fabric manager starts nvlsm, whose version is not that of the driver. H200 does not need it."""
+    b200 = {one["name"]: one["version"] for one in plan({**H200, "model": "B200"}, version="580.95.05")["packages"]}
+    h200 = {one["name"] for one in plan(H200, {**NOBLE, "nvswitches": 4}, version="580.95.05")["packages"]}
+
+    assert (b200["nvlsm"], b200["nvidia-fabricmanager"]) == ("", "580.95.05-*")
+    assert "nvlsm" not in h200
+
+
+def test_debian_needs_no_more_modules() -> None:
+    """Only Ubuntu has its kernel's modules in two packages."""
+    bookworm = {**NOBLE, "distribution": "debian", "version": "12", "codename": "bookworm", "kernel": "6.1.0-28-amd64"}
+
+    assert not any("modules-extra" in one["name"] for one in plan(host=bookworm)["packages"])
+    assert "linux-modules-extra-6.8.0-60-generic" in [one["name"] for one in plan()["packages"]]
 
 
 def test_host_without_gpus_is_skipped() -> None:
@@ -233,7 +264,7 @@ def make_root(tmp_path: Path) -> Path:
 def test_host_facts_are_read_from_its_files(tmp_path: Path) -> None:
     """Covers distribution, firmware, switches, packages and RDMA devices."""
     query = "installed gpg 2.4.4\nconfig-files amdgpu-dkms 1:6.8.5\n"
-    got = facts.read_facts(make_root(tmp_path), "6.8.0-60-generic", lambda _: query)
+    got = facts.read_facts(make_root(tmp_path), "6.8.0-60-generic", "x86_64", lambda _: query)
 
     assert got == {
         **NOBLE, "secure_boot": True, "nvswitches": 4, "installed": {"gpg": "2.4.4"}, "rdma_devices": ["mlx5_0"],

@@ -81,6 +81,11 @@ def _plan(
             f"this role installs drivers on {' and '.join(_APT)} only, not on {host['distribution']}",
             "install the vendor's packages yourself, and set gpu_driver_state: present with gpu_driver_version to check them",
         )
+    if host["architecture"] not in releases[vendor]["architectures"]:
+        raise _Refusal(
+            f"{vendor} offers its driver for {' and '.join(releases[vendor]['architectures'])}, not for {host['architecture']}",
+            "set gpu_driver_state: present, and install the driver yourself",
+        )
     if host["secure_boot"] and not request["allow_secure_boot"]:
         raise _Refusal(
             "Secure Boot is on, and the kernel rejects modules that are built on the host and not signed with an enrolled key",
@@ -92,7 +97,7 @@ def _plan(
             "the vendor's packages nor its key",
             "set gpu_driver_state: present, and install the driver in the host's image or before airgap_bundle is set",
         )
-    packages = _packages(host, request, releases[vendor], series, version, fabric=found["fabric"])
+    packages = _packages(host, request, releases[vendor], series, version, fabric=detected["model"] if found["fabric"] else "")
     found["due"] = any(not _is_installed(package, host["installed"]) for package in packages)
     if available is not None:
         patterns, packages = packages, _with_versions(packages, available)
@@ -158,15 +163,17 @@ def _has_fabric(detected: Mapping[str, Any], host: Mapping[str, Any]) -> bool:
 
 
 def _packages(  # noqa: PLR0913 (all inputs of one decision)
-    host: Mapping[str, Any], request: Mapping[str, Any], known: Mapping[str, Any], series: Mapping[str, Any], version: str, *, fabric: bool
+    host: Mapping[str, Any], request: Mapping[str, Any], known: Mapping[str, Any], series: Mapping[str, Any], version: str, *, fabric: str
 ) -> list[dict[str, str]]:
-    """Return package names, with version patterns for packages of the release."""
+    """Return package names, with version patterns for packages of the release. `fabric` is the model, if it has NVSwitches."""
     build = series.get("releases", {}).get(version, {}).get("build", "")
     pattern = known["package_version"].format(module=series.get("module", ""), build=build, version=version)
     drivers = [*known["driver_packages"], *(series.get("fabric_packages", ()) if fabric else ())]
+    kernel = [name.format(kernel=host["kernel"]) for name in known.get("kernel_packages", {}).get(host["distribution"], ())]
     tools = [*known["tool_packages"], *request["tools"]]
     return [
         {"name": f"linux-headers-{host['kernel']}", "version": ""},  # the module is built against them
+        *({"name": name, "version": ""} for name in (*kernel, *known.get("subnet_manager", {}).get(fabric, ()))),
         *({"name": name, "version": pattern} for name in drivers),
         *({"name": name, "version": _tool_version(version) if known.get("tool_version") else ""} for name in tools),
     ]
@@ -203,12 +210,14 @@ def _with_versions(packages: Sequence[Mapping[str, str]], available: Mapping[str
 
 def _sources(vendor: str, host: Mapping[str, Any], known: Mapping[str, Any], series: Mapping[str, Any], version: str) -> dict[str, Any]:
     """Return the package sources below the base URL as deb822 fields, and the pinned packages."""
+    machine = known["architectures"][host["architecture"]]
     if vendor == "nvidia":
         folder = system_name(host).replace(".", "")
         return {
-            "key": known["key_url"].format(system=folder),
+            "key": known["key_url"].format(system=folder, architecture=machine["folder"]),
             "fingerprint": known["key_fingerprint"],
-            "entries": [{"folder": f"{folder}/x86_64/", "suite": "/", "component": ""}],
+            "architecture": machine["apt"],
+            "entries": [{"folder": f"{folder}/{machine['folder']}/", "suite": "/", "component": ""}],
             # All packages of the driver must have the same version.
             "pin": {
                 "packages": "*nvidia* libcuda1 libxnvctrl0",
@@ -223,6 +232,7 @@ def _sources(vendor: str, host: Mapping[str, Any], known: Mapping[str, Any], ser
     return {
         "key": known["key_url"],
         "fingerprint": known["key_fingerprint"],
+        "architecture": machine["apt"],
         "entries": [{"folder": folder, "suite": codename, "component": "main"} for folder in folders],
         "pin": {"packages": "amdgpu-dkms amdgpu-dkms-firmware", "version": pattern, "but": ""},
         "tools": {"packages": " ".join(known["tool_packages"]), "version": _tool_version(version)},

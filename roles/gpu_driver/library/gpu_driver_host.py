@@ -70,13 +70,14 @@ def reads_no_sources(dump: str) -> bool:
     return any(line.partition(" ")[2] == '"/dev/null";' for line in dump.splitlines() if line.lower().startswith("dir::etc::sourceparts "))
 
 
-def read_facts(root: Path, kernel: str, run: Runner) -> dict[str, Any]:
+def read_facts(root: Path, kernel: str, machine: str, run: Runner) -> dict[str, Any]:
     """Return the facts of a host; tests set `root` to a folder with sys, run and etc."""
     system = os_release(read(root / "etc/os-release"))
     query = run(["dpkg-query", "--show", "--showformat=${db:Status-Status} ${Package} ${Version}\n"])
     rows = (line.split() for line in query.splitlines())
     return {
         "kernel": read(root / "proc/sys/kernel/osrelease") or kernel,
+        "architecture": machine,
         "distribution": system.get("ID", ""),
         "version": system.get("VERSION_ID", ""),
         "codename": system.get("VERSION_CODENAME", ""),
@@ -92,7 +93,8 @@ def read_facts(root: Path, kernel: str, run: Runner) -> dict[str, Any]:
 def main() -> None:
     """Return the facts as `host`."""
     module = AnsibleModule(argument_spec={"sysfs_root": {"type": "path", "required": True}}, supports_check_mode=True)
-    module.exit_json(changed=False, host=read_facts(Path(module.params["sysfs_root"]), os.uname().release, run_program))
+    system = os.uname()
+    module.exit_json(changed=False, host=read_facts(Path(module.params["sysfs_root"]), system.release, system.machine, run_program))
 
 
 if __name__ == "__main__":
