@@ -38,6 +38,7 @@ from primus_bootstrap.fleet.fanout import run_on_all
 from primus_bootstrap.fleet.messages import Answer, Task
 from primus_bootstrap.fleet.probe import probe_task, read_answer
 from primus_bootstrap.fleet.targets import targets_of
+from primus_bootstrap.lab.lab_values import heal_command
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
     from primus_bootstrap.fleet.messages import Target
     from primus_bootstrap.inventory.cluster import Cluster
 
+# Runs the words after $0, and prints $0 if ssh could not connect: its exit code is then 255 (man ssh, EXIT STATUS).
+_SSH = '"$@"; code=$?; [ "$code" != 255 ] || printf "%s\\n" "$0" >&2; exit "$code"'
 Command = Annotated[
     list[str], typer.Argument(help="The command after --; a single quoted argument is run as a shell line.", metavar="-- COMMAND")
 ]
@@ -130,7 +133,9 @@ def ssh(
     for conflict in key_conflicts(cluster, [host]):
         raise PlanError(f"{host}: {conflict.what}", fix=conflict.fix)
     words = [*ssh_arguments(cluster, host), *([_shell_line(command)] if command else [])]
-    os.execvp(words[0], words)  # noqa: S606 (an argument list, no shell)
+    fix = heal_command(cluster.path.parent, cluster.name, host) or f"primus-bootstrap status hosts.yaml --limit {host}"
+    message = with_inventory(f"{host}: ssh ended with 255: no connection, or the command did\n  fix: {fix}", hosts)
+    os.execvp("sh", ["sh", "-c", _SSH, message, *words])  # noqa: S606 (an argument list; the script is a constant)
 
 
 def exec_(

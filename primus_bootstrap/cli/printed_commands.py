@@ -38,6 +38,9 @@ _COMMAND = re.compile(
     r"(?:(?P<file> (?:(?:-i|--inventory) )?hosts\.yaml(?![\w.]))|(?P<other> (?:-i |--inventory |['\"]|\S*(?:/|\.ya?ml))))?"
 )
 
+# The word hosts.yaml in a sentence, not in `[hosts.yaml] NAME` or in a path.
+_FILE = re.compile(r"(?<![\w/.\[-])hosts\.yaml(?![\w.\]])")
+
 
 def with_inventory(text: str, file: Path | None) -> str:
     """Return a message with complete commands.
@@ -59,11 +62,17 @@ def with_inventory(text: str, file: Path | None) -> str:
     return _COMMAND.sub(complete, text)
 
 
+def _named(text: str, file: Path | None) -> str:
+    """Return a message with complete commands that names an inventory with another name than hosts.yaml."""
+    text = with_inventory(text, file)
+    return text if file is None or file.name == DEFAULT_HOSTS.name or not file.is_file() else _FILE.sub(short(file), text)
+
+
 def completed_error(error: _Error, file: Path | None) -> PrimusError:
-    """Return the same error with complete commands."""
+    """Return the same error with complete commands and the name of the file."""
     if isinstance(error, InventoryError):
         return InventoryError([replace(problem, fix=with_inventory(problem.fix, file)) for problem in error.problems])
-    return type(error)(with_inventory(error.what, file), fix=with_inventory(error.fix, file))
+    return type(error)(_named(error.what, file), fix=_named(error.fix, file))
 
 
 def inventory_of(arguments: Mapping[str, object]) -> Path | None:

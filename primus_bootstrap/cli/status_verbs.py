@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap.cli.cluster_loading import open_cluster
@@ -27,6 +27,7 @@ from primus_bootstrap.engine.history import running_report
 from primus_bootstrap.engine.host_records import host_records, last_change
 from primus_bootstrap.engine.host_states import STATES, host_state
 from primus_bootstrap.engine.lock import read_holder
+from primus_bootstrap.lab.lab_values import heal_command
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -77,7 +78,7 @@ def status(
     holder = read_holder(cluster.state_dir)
     records = host_records(cluster.state_dir, names)
     rows = [
-        _Row(host_state(answer, service, record, applying=holder is not None), record, record.edited(cluster.sums))
+        _Row(_of_lab(cluster, host_state(answer, service, record, applying=holder is not None)), record, record.edited(cluster.sums))
         for answer, service in found
         for record in (records[service.host],)
     ]
@@ -87,6 +88,12 @@ def status(
         return
     _print_rows(cluster, rows, time.time())
     _print_runs(cluster, holder, last)
+
+
+def _of_lab(cluster: Cluster, state: HostState) -> HostState:
+    """Return the state; the fix for a lab's host that does not answer starts it again."""
+    heal = heal_command(cluster.path.parent, cluster.name, state.host) if state.state == "UNREACHABLE" else ""
+    return replace(state, fix=heal) if heal else state
 
 
 def _to_json(cluster: Cluster, rows: Iterable[_Row], holder: Holder | None, last: Report | None) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from primus_bootstrap.cli.fleet_verbs import as_root, ask_hosts, targets_of_limi
 from primus_bootstrap.core.errors import PlanError
 from primus_bootstrap.engine.ssh import known_hosts_path
 from primus_bootstrap.fleet.messages import Task
-from primus_bootstrap.lab.lab_values import lab_command, lab_state
+from primus_bootstrap.lab.lab_values import lab_command, lab_exists
 from primus_bootstrap.lab.torch_folder import TARGET
 from primus_bootstrap.launch.watch.job_spec import KUBERNETES
 
@@ -68,7 +68,7 @@ def _python(cluster: Cluster, request: JobRequest, host: str) -> str:
 
 def _fix(cluster: Cluster, python: str) -> str:
     folder = cluster.path.parent
-    if python in ("python3", f"{TARGET}/bin/python") and (lab_state(folder, cluster.name) / "lab.json").is_file():
+    if python in ("python3", f"{TARGET}/bin/python") and lab_exists(folder, cluster.name):
         down, up = (lab_command(verb, cluster.name, folder) for verb in ("down", "up --torch"))
         return f"create the lab's hosts again, with torch: {down}; {up}; primus-bootstrap apply {cluster.path}"
     return f"install torch and numpy for {python} on every host of the job, or set workload_venv to a virtual environment that has them"

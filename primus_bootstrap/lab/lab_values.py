@@ -170,6 +170,16 @@ def lab_state(directory: Path, name: str) -> Path:
     return directory / ".primus" / name
 
 
+def lab_exists(directory: Path, name: str) -> bool:
+    """Return whether `lab up` has created this lab."""
+    return (lab_state(directory, name) / "lab.json").is_file()
+
+
+def heal_command(directory: Path, name: str, host: str) -> str:
+    """Return the command that starts a killed host of a lab again; empty if the folder has no such lab."""
+    return lab_command(f"fault heal {host}", name, directory) if lab_exists(directory, name) else ""
+
+
 def cluster_state_dir(directory: Path, name: str) -> Path:
     """Return the folder of `Cluster.state_dir` for this lab's hosts.yaml (tests/unit/test_lab_values.py compares them)."""
     base = os.environ.get("PRIMUS_STATE_DIR")

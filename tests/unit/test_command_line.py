@@ -167,6 +167,25 @@ def test_the_inventory_of_ssh_may_be_the_first_word(hosts: Path, monkeypatch: py
     assert [argv[-2:] for argv in started] == [["10.0.0.1", "uptime"]]
 
 
+def test_ssh_to_a_dead_host_ends_with_a_fix(hosts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the message of ssh itself; for a host of a lab the fix starts it again."""
+    started: list[list[str]] = []
+    monkeypatch.setattr(fleet_verbs, "pin_host_keys", lambda *_: ())
+    monkeypatch.setattr(fleet_verbs, "key_conflicts", lambda *_: ())
+    monkeypatch.setattr(os, "execvp", lambda _program, argv: started.append(argv))
+    CliRunner().invoke(app, ["ssh", str(hosts), "gpu1"])
+    lab = hosts.parent / ".primus" / "blue"
+    lab.mkdir(parents=True)
+    (lab / "lab.json").write_text("{}")
+    CliRunner().invoke(app, ["ssh", str(hosts), "gpu1"])
+    fixes = [argv[3].partition("fix: ")[2] for argv in started]
+
+    assert fixes == [
+        f"primus-bootstrap status {hosts} --limit gpu1",
+        f"primus-bootstrap lab fault heal gpu1 --name blue --dir {hosts.parent}",
+    ]
+
+
 @pytest.mark.parametrize(
     ("outcomes", "line", "code"),
     [

@@ -244,6 +244,15 @@ def test_status_shows_states_ages_drift_and_fixes(hosts: Path, monkeypatch: pyte
     assert lines[-1].startswith("last change: apply blue: 2 unchanged")
 
 
+def test_a_lost_host_of_a_lab_is_healed(hosts: Path) -> None:
+    """Its fix is the command that starts it again, not a look at firewalls."""
+    lab = hosts.parent / ".primus" / "blue"
+    lab.mkdir(parents=True)
+    (lab / "lab.json").write_text("{}")
+
+    assert f"fix: primus-bootstrap lab fault heal n2 --name blue --dir {hosts.parent}" in output("status", hosts)
+
+
 def test_status_during_the_first_apply(hosts: Path) -> None:
     """The hosts wait for the end of the run, and the line below names it."""
     with cluster_lock(hosts.parent / ".primus" / "blue", verb="apply", run="20260101T000000Z-aaaa"):
