@@ -40,9 +40,10 @@ def repo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return repo
 
 
-def run(repo: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def run(repo: Path, *words: str, all_files: str = "") -> subprocess.CompletedProcess[str]:
     """Run pytest in the repository."""
     environment = {**os.environ, "PYTEST_ADDOPTS": "", "PYTEST_DEBUG_TEMPROOT": str(repo.parent), "PYTHONPATH": str(repo)}
+    environment["PRIMUS_TEST_ALL_FILES"] = all_files
     command = [sys.executable, "-m", "pytest", "-p", "tests.left_out", "-p", "no:cacheprovider", *words]
     return subprocess.run(command, cwd=repo, env=environment, capture_output=True, text=True, check=False, timeout=300)
 
@@ -63,3 +64,10 @@ def test_only_affected_files_run(repo: Path, words: tuple[str, ...], passed: str
 
     assert (done.returncode, passed in done.stdout) == (0, True), done.stdout + done.stderr
     assert ("1 files left out, because nothing that they test has changed" in done.stdout) is left_out
+
+
+def test_no_file_is_left_out_if_all_are_wanted(repo: Path) -> None:
+    """On main the last commit is only one of those that were tested together."""
+    done = run(repo, "tests/one", "tests/two", all_files="1")
+
+    assert "4 passed" in done.stdout, done.stdout + done.stderr
