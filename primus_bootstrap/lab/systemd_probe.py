@@ -82,7 +82,7 @@ def recipes_with_extras(base: SystemdRecipe) -> tuple[SystemdRecipe, ...]:
     """Return a basic recipe with extra devices, the most capable variant first, and without extras last."""
     no_fuse = "nodes cannot mount file systems (no FUSE here)"
     extras = (
-        ("with FUSE mounts", (*_fuse_flags(), *_fake_gpu_flags()), ""),
+        ("with FUSE mounts", (*_fuse_flags(), *_packet_filter_flags(), *_fake_gpu_flags()), ""),
         ("without FUSE mounts", _fake_gpu_flags(), no_fuse),
         ("without devices", (), f"{no_fuse} and have no /dev/fakegpu*"),
     )
@@ -100,6 +100,11 @@ def _fuse_flags() -> tuple[str, ...]:
     # AppArmor and SELinux profiles forbid mounts even with the capability.
     confinement = ("--security-opt", "apparmor=unconfined", "--security-opt", "label=disable")
     return ("--device", "/dev/fuse", "--cap-add", "SYS_ADMIN", *confinement)
+
+
+def _packet_filter_flags() -> tuple[str, ...]:
+    # Of the container's own network only.
+    return ("--cap-add", "NET_ADMIN")
 
 
 def _fake_gpu_flags() -> tuple[str, ...]:

@@ -49,10 +49,10 @@ def calls(folder: Path) -> list[str]:
 
 
 def test_the_most_capable_recipe_comes_first(tmp_path: Path) -> None:
-    """The first recipe has FUSE, fake GPUs and the engine's default settings."""
+    """The first recipe has FUSE, packet filters, fake GPUs and the engine's default settings."""
     first = recipes_with_extras(base_recipes(make(tmp_path)[0])[0])[0]
 
-    assert {"/dev/fuse", "SYS_ADMIN", "/dev/null:/dev/fakegpu7"} <= set(first.create_flags)
+    assert {"/dev/fuse", "SYS_ADMIN", "NET_ADMIN", "/dev/null:/dev/fakegpu7"} <= set(first.create_flags)
     assert first.engine_flags == ()
     assert not any(flag.startswith("--ulimit") for flag in first.create_flags)
     assert first.note == ""
