@@ -94,7 +94,7 @@ def check_upgrade(running: Iterable[str], version: str, release: Release) -> Non
 
 def _step_fix(minor: tuple[int, int], release: Release) -> str:
     """Return the upgrade to do first, with the release that can do it."""
-    others = (other for other in reversed(load_releases().values()) if other != release)
+    others = (other for other in reversed(tuple(load_releases().values())) if other != release)
     for one in (release, *others):
         step = next((known for known in one.kubernetes if parse_version(known)[:2] == minor), "")
         if step:
