@@ -1,0 +1,132 @@
+"""Automatic failover of the metadata engine: three real Redis servers and sentinels on loopback, and a real JuiceFS that writes files."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.integration.redis_rig import ADDRESSES, Mount, RedisGroup
+from tests.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+# What docs/storage.md promises.
+LIMIT_S = 30.0
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[RedisGroup]:
+    """Three hosts; the first is the primary."""
+    found = RedisGroup(tmp_path / "redis")
+    yield found
+    found.stop()
+
+
+class Writer(threading.Thread):
+    """Writes files one after the other, and records when each was acknowledged: fsync and close returned."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        """Do not start yet."""
+        super().__init__()
+        self.folder, self.label = folder, name
+        self.acknowledged: list[tuple[float, str]] = []
+        self.errors: list[str] = []
+        self.done = threading.Event()
+
+    def run(self) -> None:
+        """Write until `done`."""
+        number = 0
+        while not self.done.is_set():
+            number += 1
+            name = f"{self.label}-{number}"
+            try:
+                with (self.folder / name).open("x", encoding="utf-8") as file:
+                    file.write(name)
+                    file.flush()
+                    os.fsync(file.fileno())
+            except OSError as error:
+                self.errors.append(f"{name}: {error}")
+            else:
+                self.acknowledged.append((time.monotonic(), name))
+
+
+def test_killed_primary_is_replaced_and_no_acknowledged_file_is_lost(tmp_path: Path, group: RedisGroup) -> None:
+    """Writes continue within 30 s without an error, every acknowledged file is there, and the old primary returns as a replica."""
+    if not os.access("/dev/fuse", os.W_OK):
+        pytest.skip("this host cannot mount: /dev/fuse is missing or not writable")
+    mount = Mount(tmp_path / "mount", group)
+    writers = [Writer(mount.path, name) for name in ("a", "b", "c")]
+    try:
+        for writer in writers:
+            writer.start()
+        until(lambda: all(len(writer.acknowledged) > 50 for writer in writers), "150 files")
+        killed = time.monotonic()
+        group.hosts[ADDRESSES[0]].kill("redis", "sentinel")
+        # A second after the kill, nothing of the old primary is on its way any more.
+        until(lambda: all(writer.acknowledged[-1][0] > killed + 1 for writer in writers), "writes after the kill")
+        seconds = max(next(at for at, _ in writer.acknowledged if at > killed + 1) for writer in writers) - killed
+        for writer in writers:
+            writer.done.set()
+            writer.join()
+        names = [name for writer in writers for _, name in writer.acknowledged]
+        lost = [name for name in names if (mount.path / name).read_text(encoding="utf-8") != name]
+        group.hosts[ADDRESSES[0]].start_redis()
+        group.hosts[ADDRESSES[0]].start_sentinel()
+        until(lambda: group.hosts[ADDRESSES[0]].replication().get("master_link_status") == "up", "the old primary in sync")
+    finally:
+        for writer in writers:
+            writer.done.set()
+        mount.stop()
+    tilted = any("+tilt" in (host.folder / "sentinel.log").read_text("utf-8") for host in group.hosts.values())
+
+    assert lost == []
+    assert group.hosts[ADDRESSES[0]].replication()["role"] == "slave"
+    if tilted and seconds >= LIMIT_S:
+        pytest.skip(
+            f"{seconds:.0f} s, and a sentinel waited half a minute because this busy machine had not run it for two seconds (+tilt)"
+        )
+    assert [error for writer in writers for error in writer.errors] == []
+    assert seconds < LIMIT_S, f"{len(names)} files"
+
+
+def test_failover_is_not_undone_by_a_restart(group: RedisGroup) -> None:
+    """Every host starts in the role that the sentinels know, also if all of them were stopped, and each names the same primary."""
+    first, *others = group.hosts.values()
+    others[0].sentinel("SENTINEL", "FAILOVER", "primary")
+    until(lambda: others[0].primary() != first.address, "another primary")
+    chosen = others[0].primary()
+    until(lambda: {host.primary() for host in group.hosts.values()} == {chosen}, "one primary")
+    until(lambda: group.hosts[chosen].replication().get("min_slaves_good_slaves") == "2", "two replicas of the new primary")
+    time.sleep(2)  # the sentinels write what they know
+    group.stop()
+    recorded = {host.primary() for host in group.hosts.values()}
+    for host in group.hosts.values():
+        host.start_redis()
+        host.start_sentinel()
+    until(group.ready, "a quorum after the restart")
+    roles = {address: host.replication()["role"] for address, host in group.hosts.items()}
+
+    assert recorded == {chosen}
+    assert {host.primary() for host in group.hosts.values()} == {chosen}
+    assert roles == {address: "master" if address == chosen else "slave" for address in ADDRESSES}
+
+
+def test_writes_need_a_replica_and_sentinels_a_password(group: RedisGroup) -> None:
+    """A primary without replicas refuses writes. A client without a password can ask for the primary and do nothing else."""
+    first, *others = group.hosts.values()
+    answer = first.sentinel("SENTINEL", "GET-MASTER-ADDR-BY-NAME", "primary", account="")
+    refused = [first.sentinel(*words, account="") for words in (["SENTINEL", "FAILOVER", "primary"], ["SHUTDOWN"], ["ACL", "LIST"])]
+    written = first.redis("SET", "key", "value")
+    for host in others:
+        host.kill("redis")
+    until(lambda: first.redis("SET", "key", "value").startswith("NOREPLICAS"), "a refused write")
+
+    assert answer.split() == [first.address, "6380"]
+    assert all("NOPERM" in words for words in refused), refused
+    assert written == "OK"
