@@ -70,5 +70,5 @@ def _fix(cluster: Cluster, python: str) -> str:
     folder = cluster.path.parent
     if python in ("python3", f"{TARGET}/bin/python") and lab_exists(folder, cluster.name):
         down, up = (lab_command(verb, cluster.name, folder) for verb in ("down", "up --torch"))
-        return f"create the lab's hosts again, with torch: {down}; {up}; primus-bootstrap apply {cluster.path}"
+        return f"create the lab's hosts again, with torch: {down}; {up}; primus-bootstrap apply hosts.yaml"
     return f"install torch and numpy for {python} on every host of the job, or set workload_venv to a virtual environment that has them"
