@@ -70,7 +70,9 @@ AREAS = {
     "tests/integration/test_role_node_exporter_*": ("roles/baseline", "roles/host_certificate", "roles/prometheus"),
     "tests/integration/test_role_object_store_*": ("roles/baseline", "roles/juicefs", *_INVENTORY),
     "tests/integration/test_role_primus_exporter_*": ("roles/node_health", "roles/quarantine", "roles/slurm", *_LAUNCH),
-    "tests/integration/test_role_redis_*": ("roles/baseline",),
+    "tests/integration/test_role_redis_*": (
+        "roles/baseline", "roles/host_certificate", "roles/juicefs", "roles/object_store", "playbooks", *_INVENTORY,
+    ),
 }  # fmt: skip
 
 

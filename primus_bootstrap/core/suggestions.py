@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 def nearest(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
     """Return the known name most similar to `word`, or an empty string if none is similar enough.
 
-    Case, leading `-`, `-` instead of `_`, and the order of the words that these characters join are ignored. `cutoff` is the lowest ratio of
-    difflib's SequenceMatcher, from 0 (nothing in common) to 1 (equal).
+    Case, leading `-`, `-` instead of `_`, and the order of the words that these characters join are ignored. `cutoff` is the lowest
+    ratio of difflib's SequenceMatcher, from 0 (nothing in common) to 1 (equal).
     """
     unknown = _plain(word)
     by_plain = {_plain(name): name for name in sorted(known, reverse=True)}  # of equal names, the alphabetically first

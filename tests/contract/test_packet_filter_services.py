@@ -20,7 +20,7 @@ FILE = content.playbooks_dir() / "vars" / "packet_filter.yml"
 SECURITY = Path(__file__).parents[2] / "docs" / "security.md"
 # Kubespray's, and those of roles on Kubernetes, whose hosts have no packet filter.
 KUBERNETES = {"kube_control_plane", "k8s_cluster", "etcd"}
-KUBERNETES_ROLES = {"higress", "kube_prometheus_stack", "harbor"}
+KUBERNETES_ROLES = {"higress", "kube_prometheus_stack", "harbor", "kubespray"}
 # Not a port of one service.
 RANGES = {"jobs", "slurm_srun", "envoy"}
 
@@ -87,7 +87,7 @@ def test_ports_in_readmes_are_in_the_table() -> None:
     """A role that documents a port on the network has an entry."""
     documented = {}
     for readme in content.roles_dir().glob("*/README.md"):
-        row = re.search(r"^\| ports \|(.*)\|$", readme.read_text(encoding="utf-8"), re.MULTILINE)
+        row = re.search(r"^\| ports \|(.*)\|$", readme.read_text(encoding="utf-8"), re.MULTILINE | re.IGNORECASE)
         if row and readme.parent.name not in KUBERNETES_ROLES:
             documented[readme.parent.name] = {int(port) for port in re.findall(r"\b\d{4,5}\b", row.group(1))}
     known = ports_of({"all", *load_groups()})

@@ -39,7 +39,9 @@ def test_env_show_on_a_machine_without_gpu_is_the_cpu_profile(tmp_path: Path) ->
     assert "the environment has 'INFO', which takes precedence" in done.stdout
 
 
-@pytest.mark.parametrize(("model", "variable"), [("MI300X", "GPU_MAX_HW_QUEUES"), ("MI355X", "RCCL_WARP_SPEED_AUTO"), ("H100", "NCCL_DEBUG")])
+@pytest.mark.parametrize(
+    ("model", "variable"), [("MI300X", "GPU_MAX_HW_QUEUES"), ("MI355X", "RCCL_WARP_SPEED_AUTO"), ("H100", "NCCL_DEBUG")]
+)
 def test_env_show_of_a_model_works_without_that_gpu(tmp_path: Path, model: str, variable: str) -> None:
     """Variables that depend on the network are unset, with the reason."""
     shown = json.loads(User(tmp_path).cli("env", "show", "--gpu", model, "--json").stdout)

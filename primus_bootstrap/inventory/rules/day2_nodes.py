@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # Groups whose hosts can be added and removed without a change on other hosts, except Slurm's controllers.
 WORKER_GROUPS = frozenset(
     {"gpu_node", "container_host", "packet_filter", "spare", "juicefs_client", "slurm_node", "slurm_login", "workload_node"}
-    | {"kube_node", "k8s_cluster", "no_floating"}
+    | {"kube_node", "kube_infra_node", "k8s_cluster", "no_floating"}
 )
 # Variables of one machine that its replacement does not inherit.
 _MACHINE_VARIABLES = re.compile(

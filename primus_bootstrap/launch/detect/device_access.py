@@ -9,8 +9,8 @@ import re
 import stat
 from typing import TYPE_CHECKING
 
+from primus_bootstrap.launch.account import become
 from primus_bootstrap.launch.safe_files import within
-from primus_bootstrap.launch.watch.job_owner import become
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from primus_bootstrap.core.errors import PlanError, PrimusError, UsageError
 from primus_bootstrap.launch import safe_files
+from primus_bootstrap.launch.account import become
 from primus_bootstrap.launch.watch.job_spec import JOB_ID
 
 if TYPE_CHECKING:
@@ -83,16 +84,6 @@ def owner_of(root: Path, job_id: str) -> pwd.struct_passwd:
         PrimusError: See `read_owned`.
     """
     return read_owned(root, job_id, ()).owner
-
-
-def become(owner: pwd.struct_passwd) -> None:
-    """Change this process permanently from root to an account; do nothing if it already runs as that account."""
-    if os.geteuid() == owner.pw_uid:
-        return
-    os.initgroups(owner.pw_name, owner.pw_gid)
-    os.setresgid(owner.pw_gid, owner.pw_gid, owner.pw_gid)
-    os.setresuid(owner.pw_uid, owner.pw_uid, owner.pw_uid)
-    os.environ.update(HOME=owner.pw_dir, USER=owner.pw_name, LOGNAME=owner.pw_name)
 
 
 def check_own_folder(path: Path, *, parents: bool = True) -> None:

@@ -28,13 +28,14 @@ from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap.core.errors import LockedError, PlanError, PrimusError, UsageError
 from primus_bootstrap.launch import safe_files
+from primus_bootstrap.launch.account import become
 from primus_bootstrap.launch.untrusted import parse_json, printable
 from primus_bootstrap.launch.watch import job_folder as folders
 from primus_bootstrap.launch.watch import job_state as states
 from primus_bootstrap.launch.watch import log_view
 from primus_bootstrap.launch.watch.broker_client import SOCKET, Broker, NoAnswerError, RefusedError
 from primus_bootstrap.launch.watch.job_folder import JobFolder
-from primus_bootstrap.launch.watch.job_owner import NoSuchJobError, become, check_own_folder, owner_of
+from primus_bootstrap.launch.watch.job_owner import NoSuchJobError, check_own_folder, owner_of
 from primus_bootstrap.launch.watch.job_spec import DIRECT, JOB_ID, KUBERNETES
 from primus_bootstrap.launch.watch.kube_broker import BrokeredCluster
 from primus_bootstrap.launch.watch.loop import STALE_S, TICK_S, Watcher, ends_on_signals
