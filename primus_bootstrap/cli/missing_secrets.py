@@ -91,6 +91,11 @@ def print_secrets(found: GeneratedSecrets) -> None:
         emit(f"wrote the Vault password to {found.password_file}: keep a copy in a safe place, because only it opens the Vault file")
 
 
+def default_password_file(cluster: Cluster) -> Path:
+    """Return the file in which `secrets init` writes the Vault password unless another one is given."""
+    return cluster.state_dir / "vault-password"
+
+
 def _find_missing(hosts: Path, password_path: Path | None) -> tuple[Cluster, Path, tuple[Option, ...]]:
     """Return the cluster, its Vault password file, which may not exist, and the missing secrets.
 
@@ -98,7 +103,7 @@ def _find_missing(hosts: Path, password_path: Path | None) -> tuple[Cluster, Pat
         InventoryError: hosts.yaml has a problem other than missing variables.
     """
     cluster = _load_without_required(hosts, password_path if password_path and password_path.exists() else None)
-    password_file = password_path or cluster.state_dir / "vault-password"
+    password_file = password_path or default_password_file(cluster)
     existing = password_file if password_file.exists() else None
     cluster = _load_without_required(hosts, existing)
     result = validate_inventory(hosts, vault_password_file=existing)

@@ -43,7 +43,8 @@ def print_report(report: Report, file: Path, *, everything: bool = False) -> Non
         emit(with_inventory(text, file))
     skipped = sum(host.verdict_counts[OUTCOMES.index("skipped")] for host in report.hosts)
     if skipped and not everything:
-        emit(f"\n{count(skipped, 'skipped check')}; list them with their reasons: {program()} report {short(file)} --all")
+        command = f"{program()} report {short(file)} --all --run {report.run}"
+        emit(f"\n{count(skipped, 'skipped check')}; list them with their reasons: {command}")
     if report.problem:
         emit(with_inventory(f"\n{report.problem}", file))
     emit(f"\n{summary_line(report)}")

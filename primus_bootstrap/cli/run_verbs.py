@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from primus_bootstrap.cli.cluster_loading import open_cluster
-from primus_bootstrap.cli.console import count, emit, emit_json, say
+from primus_bootstrap.cli.console import count, emit, emit_json, say, short
 from primus_bootstrap.cli.extra_vars import check_extra_vars
 from primus_bootstrap.cli.kubernetes_view import show_part
 from primus_bootstrap.cli.live import LiveView
-from primus_bootstrap.cli.missing_secrets import offer_secrets
+from primus_bootstrap.cli.missing_secrets import default_password_file, offer_secrets
 from primus_bootstrap.cli.options import (
     DEFAULT_HOSTS,
     AsJson,
@@ -36,7 +36,7 @@ from primus_bootstrap.cli.options import (
 )
 from primus_bootstrap.cli.plan_view import print_plan
 from primus_bootstrap.cli.report_view import next_steps, print_report
-from primus_bootstrap.core.errors import InventoryError, PlanError
+from primus_bootstrap.core.errors import InventoryError, PlanError, UsageError
 from primus_bootstrap.engine.estimates import estimate_phases
 from primus_bootstrap.engine.events import Event, HostResult
 from primus_bootstrap.engine.plan import make_plan
@@ -226,7 +226,11 @@ def run_plan(
     """Run a plan with the live view; SIGINT and SIGTERM stop it.
 
     `listener` is called with every event. `lock` is the cluster's lock if the verb holds it.
+
+    Raises:
+        UsageError: A variable file is encrypted, and no Vault password was given.
     """
+    _check_vault_password(cluster)
     view = LiveView(options.verb, plan, estimate_phases(cluster.state_dir, plan.steps, verb=options.verb))
 
     def on_event(event: Event) -> None:
@@ -236,6 +240,14 @@ def run_plan(
 
     with _cancelled_by_signals() as cancel, view:
         return apply_plan(cluster, plan, options, on_event=on_event, cancel=cancel, lock=lock)
+
+
+def _check_vault_password(cluster: Cluster) -> None:
+    """Fail before Ansible does so on every host, with a message that names neither the file nor the option."""
+    if files := [file.display_path for file in cluster.view.encrypted_files]:
+        written = default_password_file(cluster)
+        fix = f"add --vault-password-file {short(written) if written.is_file() else 'FILE'}, or --ask-vault-pass"
+        raise UsageError(f"{', '.join(files)}: encrypted with Vault, and no password was given", fix=fix)
 
 
 @contextmanager

@@ -116,6 +116,28 @@ def test_status_of_an_unknown_lab_shows_no_hosts(tmp_path: Path, monkeypatch: py
     assert caught.value.fix == f"start it: primus-bootstrap lab up --name nolab --dir {tmp_path}"
 
 
+@pytest.mark.parametrize("words", [["apply", "--yes"], ["verify"], ["diff"]], ids=" ".join)
+@pytest.mark.parametrize("written", [True, False], ids=["secrets init wrote it", "another one"])
+def test_a_vault_file_without_its_password_is_an_error(
+    hosts: Path, capsys: pytest.CaptureFixture[str], words: list[str], *, written: bool
+) -> None:
+    """Ansible would fail on every host, with a message that names neither the file nor the option."""
+    vault = hosts.parent / "group_vars/all/vault.yml"
+    password = hosts.parent / ".primus/blue/vault-password"
+    for folder in (vault.parent, password.parent):
+        folder.mkdir(parents=True)
+    vault.write_text("$ANSIBLE_VAULT;1.1;AES256\n3061\n")
+    if written:
+        password.write_text("secret\n")
+    with pytest.raises(SystemExit) as ended:
+        main([words[0], str(hosts), *words[1:]])
+    error = " ".join(capsys.readouterr().err.split())
+
+    assert ended.value.code == UsageError.exit_code
+    assert "group_vars/all/vault.yml: encrypted with Vault, and no password was given" in error
+    assert f"add --vault-password-file {password if written else 'FILE'}, or --ask-vault-pass" in error
+
+
 @pytest.mark.parametrize("words", [["apply"], ["node", "add"], ["lab", "fault", "kill"], ["node"], []])
 def test_a_flag_has_no_type_in_the_help(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes no value. Nothing is cut off at 80 columns, and paragraphs are as wide as the terminal."""

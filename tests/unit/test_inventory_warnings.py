@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
+from primus_bootstrap.content import content_root, topologies_dir
 from primus_bootstrap.inventory.load import validate
 from primus_bootstrap.inventory.rules import likely_mistakes
 from primus_bootstrap.inventory.rules.likely_mistakes import is_controller_file
@@ -53,15 +55,37 @@ def test_missing_file_and_bare_name_are_named(tmp_path: Path, monkeypatch: pytes
 
     assert found == [
         (6, f"authorized_keys_file: there is no {tmp_path}/keys/ada.pub on this machine", found[0][2]),
-        (15, "`gpu7` has no ansible_host, unlike other hosts, so DNS must know its name", "did you mean gpu1? set ansible_host for gpu7"),
+        (15, "`gpu7` has no ansible_host, unlike others named gpu, so DNS must know its name", "set ansible_host for gpu7"),
     ]
     assert found[0][2].startswith("write the file before `primus-bootstrap apply hosts.yaml`, or correct the path, which starts at ")
     assert [line for line, _, _ in after] == [15]
 
 
 def test_hosts_without_any_address_are_a_site_with_dns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They get no warning."""
-    assert warnings(tmp_path, monkeypatch, "all: {vars: {cluster_name: lab}, hosts: {gpu1: , gpu2: }}\n") == []
+    """They get no warning, also if hosts of another kind have addresses."""
+    bare = "all: {vars: {cluster_name: lab}, hosts: {gpu1: , gpu2: }}\n"
+    mixed = "all: {vars: {cluster_name: lab}, hosts: {ctl1: {ansible_host: 10.0.0.1}, gpu1: , gpu2: }}\n"
+
+    assert warnings(tmp_path, monkeypatch, bare) == []
+    assert warnings(tmp_path, monkeypatch, mixed) == []
+
+
+def test_a_misspelt_name_is_compared_with_hosts_that_have_an_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is a host of its own for Ansible, which cannot know that it is a mistake."""
+    found = warnings(tmp_path, monkeypatch, "all: {vars: {cluster_name: lab}, hosts: {node1: {ansible_host: 10.0.0.1}, ndoe1: }}\n")
+
+    assert [(what, fix) for _, what, fix in found] == [
+        ("`ndoe1` has no ansible_host, unlike node1, so DNS must know its name", "did you mean node1? set ansible_host for ndoe1"),
+    ]
+
+
+def test_the_shipped_inventories_and_the_readme_name_no_host_wrongly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their hosts are in DNS where they have no address."""
+    (example,) = re.findall(r"```yaml\n(.*?)```", (content_root() / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    folders = [file.parent for file in topologies_dir().glob("*/hosts.yaml")]
+
+    assert warnings(tmp_path, monkeypatch, example) == []
+    assert [str(one) for folder in folders for one in validate(folder).warnings if "has no ansible_host" in one.what] == []
 
 
 def test_users_of_slurm_without_an_account_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

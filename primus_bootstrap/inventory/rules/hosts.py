@@ -339,7 +339,14 @@ def cluster_name(context: ValidationContext) -> Iterator[Problem]:
             yield origin.problem(what, fix, "cluster-name")
         elif not is_cluster_name(definition.node):
             what = "cluster_name must have at most 63 characters: letters, digits, `-`, `_` and `.`"
-            yield origin.problem(what, "write a plain name, not a template", "cluster-name")
+            yield origin.problem(what, _cluster_name_fix(definition.node), "cluster-name")
+
+
+def _cluster_name_fix(node: yaml.Node) -> str:
+    """Return the fix for an invalid name: the name with dashes for other characters, if that is one."""
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", str(node.value)).strip("-._").lower()
+    usable = isinstance(node, yaml.ScalarNode) and "{{" not in node.value and _CLUSTER_NAME.fullmatch(plain)
+    return f"write cluster_name: {plain}" if usable else "write a plain name, not a template"
 
 
 def is_cluster_name(node: yaml.Node) -> bool:

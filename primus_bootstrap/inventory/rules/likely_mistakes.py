@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from primus_bootstrap.inventory.schema.specs import Option
 
 _SHOWN = 5
+_MISSPELT = 0.75  # of difflib's ratio: one or two letters of a short name
 _HOSTS_FILE = Path("/etc/hosts")  # the names that this machine knows without DNS
 _ON_CONTROLLER = re.compile(r"\bon the controller\b")
 _FILE = re.compile(r"(?:^|_)(?:file|archive)$")
@@ -95,19 +96,28 @@ def _names(context: ValidationContext, variable: str) -> Mapping[str, tuple[str,
 
 
 def _unknown_names(context: ValidationContext) -> Iterator[Problem]:
-    """Report hosts without an address if other hosts have one: most likely the name is misspelt, or its address was forgotten."""
+    """Report hosts without an address if hosts with a similar name have one: its address was forgotten, or the name is misspelt.
+
+    Other hosts without an address are those of a site whose DNS knows them.
+    """
     addressed = {*context.variable_index.by_host("ansible_host"), *context.variable_index.by_host("ansible_connection")}
-    bare = [host for host in context.hosts if host not in addressed and "." not in host and host != "localhost"]
-    if not bare or not addressed:
-        return
-    known = _known_names()
-    unknown = [host for host in bare if host not in known]
+    series = {_stem(host) for host in addressed}
+    known = {*addressed, *_known_names(), "localhost"}
+    bare = [host for host in context.hosts if host not in known and "." not in host]
+    similar = {host: nearest(host, sorted(addressed), cutoff=_MISSPELT) for host in bare}
+    unknown = [host for host in bare if _stem(host) in series or similar[host]]
     for host in unknown[:_SHOWN]:
-        origin = context.host_origins[host]
         of_all = f"; so have {len(unknown) - 1} others" if len(unknown) > _SHOWN else ""
-        what = f"`{host}` has no ansible_host, unlike other hosts, so DNS must know its name{of_all}"
-        near = nearest(host, [name for name in context.hosts if name != host])
-        yield origin.problem(what, f"did you mean {near}? " * bool(near) + f"set ansible_host for {host}", "no-address")
+        one_of_series = _stem(host) in series
+        like = f"others named {_stem(host)}" if one_of_series else similar[host]
+        what = f"`{host}` has no ansible_host, unlike {like}, so DNS must know its name{of_all}"
+        ask = "" if one_of_series else f"did you mean {similar[host]}? "
+        yield context.host_origins[host].problem(what, f"{ask}set ansible_host for {host}", "no-address")
+
+
+def _stem(host: str) -> str:
+    """Return a name without its digits, which hosts of one kind share."""
+    return re.sub(r"\d+", "", host)
 
 
 def _known_names() -> set[str]:
