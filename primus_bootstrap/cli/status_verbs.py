@@ -138,7 +138,8 @@ def _age(mark: RunMark | None, now: float) -> str:
 
 
 def _proof(mark: RunMark | None, now: float) -> str:
-    return f"failed {_age(mark, now)}" if mark and mark.problem else _age(mark, now)
+    outcome = "failed " if mark and mark.problem else "unknown " if mark and mark.unclear else ""
+    return outcome + _age(mark, now)
 
 
 def _drift(path: Path, row: _Row) -> str:

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
+    from primus_bootstrap.engine.report import Report
     from primus_bootstrap.fleet.messages import Answer
     from primus_bootstrap.inventory.cluster import Cluster
 
@@ -117,10 +118,11 @@ def submit(
     if as_json:
         answer = {"id": id_, "target": target, "host": watcher, "folder": f"{request.folder}/{id_}"}
         emit_json({"schema": SCHEMA, **answer, "offer": asdict(selection), "run": report.run, "exit_code": report.exit_code})
+    elif report.exit_code and (running := running_text(cluster.state_dir, time.time())):
+        emit(f"the job was not submitted: {_cause(report)}; {running}\n  fix: {_WAIT}")
     elif report.exit_code:
         print_report(report, cluster.path)
-        running = running_text(cluster.state_dir, time.time())
-        emit(f"{running}\n  fix: {_WAIT}" if running else next_steps(cluster, report))
+        emit(next_steps(cluster, report))
     else:
         following = f"{_command('status', cluster.path, id_)} --follow"
         emit(f"submitted {id_} ({PLATFORMS.get(target, target)}), watched by {watcher}; next: {following}")
@@ -141,6 +143,12 @@ def _blames_running(state_dir: Path) -> Iterator[None]:
     except PlanError as error:
         running = running_text(state_dir, time.time())
         raise PlanError(f"{error.what}; {running}", fix=_WAIT) if running else error from error
+
+
+def _cause(report: Report) -> str:
+    """Return why a submission failed, without the fix, which is for a cluster that no run changes."""
+    causes = [failure.cause for host in report.hosts for failure in host.failures]
+    return causes[0].partition(" Fix: ")[0].partition("\n")[0].rstrip(".") if causes else report.problem or "its host was not reached"
 
 
 @app.command("list")

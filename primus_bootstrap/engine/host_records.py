@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
+    from primus_bootstrap.core.verdicts import Outcome
     from primus_bootstrap.engine.report import HostReport, Report
     from primus_bootstrap.engine.state_folder import RunFolder
 
@@ -22,12 +23,16 @@ _PROOF_PHASE = "verify"
 
 @dataclass(frozen=True, slots=True)
 class RunMark:
-    """A run, for one host: its id, verb and end, and why it did not succeed there (empty if it did)."""
+    """A run, for one host: its id, verb and end.
+
+    `problem` is why it did not succeed there, `unclear` what its checks could not find out; both are empty if all is well.
+    """
 
     run: str
     verb: str
     at: float
     problem: str = ""
+    unclear: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +85,7 @@ def _add_run(records: dict[str, HostRecord], folder: RunFolder, report: Report) 
             continue
         mark = RunMark(report.run, report.verb, report.finished or report.started, _problem(report, host))
         if host.host in proven:
-            record = replace(record, proven=replace(mark, problem=mark.problem or _failed_check(host)))
+            record = replace(record, proven=replace(mark, problem=mark.problem or _check(host, "fail"), unclear=_check(host, "unknown")))
         if report.verb == "diff" and complete and not mark.problem:
             record = replace(record, drift=host.changed)
         if report.verb.startswith(_CHANGING):
@@ -123,7 +128,7 @@ def _problem(report: Report, host: HostReport) -> str:
     return f"{report.verb} failed in {where}: {(failure.cause.splitlines() or [failure.task])[0]}"
 
 
-def _failed_check(host: HostReport) -> str:
-    """Return the first verdict that is `fail` or `unknown`, or an empty string."""
-    bad = sorted((verdict for verdict in host.verdicts if verdict.verdict in ("fail", "unknown")), key=lambda one: one.verdict)
-    return f"{bad[0].check}: {bad[0].reason or bad[0].verdict}" if bad else ""
+def _check(host: HostReport, outcome: Outcome) -> str:
+    """Return the first verdict with this outcome, or an empty string."""
+    found = next((verdict for verdict in host.verdicts if verdict.verdict == outcome), None)
+    return f"{found.check}: {found.reason or outcome}" if found else ""

@@ -91,3 +91,5 @@ def _gaps(answer: Answer, service: Service, record: HostRecord, *, applying: boo
         yield f"health: {service.health_reason}", f"primus-bootstrap verify hosts.yaml --limit {service.host}"
     if service.kubernetes == "unknown":
         yield f"Kubernetes: {service.kubernetes_reason}", "primus-bootstrap verify hosts.yaml"
+    if record.proven and record.proven.unclear:
+        yield record.proven.unclear, _WAIT if applying else f"primus-bootstrap verify hosts.yaml --limit {service.host}"

@@ -376,6 +376,7 @@ def test_preempted_job_is_requeued_and_finishes(low: list[str], high: list[str],
     """Each failure has its verdict; both jobs are always removed."""
     monkeypatch.setattr(trials, "START_S", 0.05)
     monkeypatch.setattr(trials, "JOB_S", 0.05)
+    monkeypatch.setattr(trials, "RESTART_S", 0.05)
     queue = Queue(low, high)
     got = trials.PreemptionTest("n1", queue, lambda _: None).run(partition("low", "n1"), partition("high", "n1", tier=10))
 
@@ -394,6 +395,7 @@ def test_failed_requeue_is_tried_once_more(second: list[str], verdict: str, foun
     """The second pair decides; the first result is reported."""
     monkeypatch.setattr(trials, "START_S", 0.05)
     monkeypatch.setattr(trials, "JOB_S", 0.05)
+    monkeypatch.setattr(trials, "RESTART_S", 0.05)
     queue = Queue(["RUNNING", "PENDING 1", "FAILED 1"], ["COMPLETED"]).then(second, ["COMPLETED"])
     got = trials.PreemptionTest("n1", queue, lambda _: None).run(partition("low", "n1"), partition("high", "n1", tier=10))
 

@@ -118,14 +118,20 @@ def test_an_added_node_is_fully_applied_and_the_others_are_not(tmp_path: Path) -
 
 
 def test_a_proof_is_a_run_that_verified_the_host(tmp_path: Path) -> None:
-    """A verdict that is not a pass makes it a failed one."""
+    """It has the first check that failed, and the first that is unknown, which is no failure."""
     write_run(tmp_path, 1)
-    write_run(tmp_path, 2, VerdictFound("verify", Verdict("redis.answers", "n1", "unknown", reason="no answer")), verb="verify")
+    checks = [
+        VerdictFound("verify", Verdict("redis.answers", "n1", "unknown", reason="no answer")),
+        VerdictFound("verify", Verdict("slurm.job", "n1", "fail")),
+        VerdictFound("verify", Verdict("slurm.job", "n2", "unknown")),
+    ]
+    write_run(tmp_path, 2, *checks, verb="verify")
 
     records = host_records(tmp_path, HOSTS)
 
-    assert records["n1"].proven == RunMark("20260102T000000Z-aaaa", "verify", 2000.0, "redis.answers: no answer")
-    assert records["n2"].proven == RunMark("20260102T000000Z-aaaa", "verify", 2000.0)
+    run = "20260102T000000Z-aaaa"
+    assert records["n1"].proven == RunMark(run, "verify", 2000.0, "slurm.job: fail", "redis.answers: no answer")
+    assert records["n2"].proven == RunMark(run, "verify", 2000.0, "", "slurm.job: unknown")
 
 
 def test_drift_is_what_the_last_complete_diff_found(tmp_path: Path) -> None:
@@ -156,6 +162,7 @@ def test_drift_is_what_the_last_complete_diff_found(tmp_path: Path) -> None:
         ({}, {"kubernetes": "not ready", "kubernetes_reason": "PLEG"}, {}, "DEGRADED", "Kubernetes: not ready: PLEG", "describe node n1"),
         ({}, {}, {"changed": replace(APPLIED, problem="apply failed")}, "DEGRADED", "apply failed", "report hosts.yaml --run r1"),
         ({}, {}, {"proven": replace(APPLIED, problem="redis.answers: no")}, "DEGRADED", "redis.answers: no", "report hosts.yaml --run r1"),
+        ({}, {}, {"proven": replace(APPLIED, unclear="slurm.job: slow")}, "UNKNOWN", "slurm.job: slow", "verify hosts.yaml --limit n1"),
         ({}, {"quarantine": Quarantine("ada", "noisy fan", 5.0)}, {}, "QUARANTINED", "ada: noisy fan", "node release hosts.yaml n1"),
         ({"exit_code": None, "cause": "timeout", "detail": "no answer"}, {"answered": False}, {}, "UNREACHABLE", "no answer", "is up"),
         (
@@ -269,7 +276,7 @@ def test_status_as_json(hosts: Path) -> None:
     run = write_run(hosts.parent / ".primus" / "blue", 1, files=file_sums(hosts))
     data = json.loads(output("status", hosts, "--json"))
 
-    mark = {"run": run, "verb": "apply", "at": 1000.0, "problem": ""}
+    mark = {"run": run, "verb": "apply", "at": 1000.0, "problem": "", "unclear": ""}
     assert {name: data[name] for name in ("schema", "cluster", "running", "last_change")} == {
         "schema": "primus.status/1", "cluster": "blue", "running": None, "last_change": run,
     }  # fmt: skip

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from primus_bootstrap.cli.report_view import running_text
-from primus_bootstrap.cli.workload_verbs import _blames_running
+from primus_bootstrap.cli.workload_verbs import _blames_running, _cause
 from primus_bootstrap.core.errors import PlanError
 from primus_bootstrap.engine.lock import cluster_lock
+from primus_bootstrap.engine.report import Failure, HostReport
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 TOO_FEW = PlanError("only 0 hosts can be offered", fix="request fewer hosts")
+
+FAILED = Failure("workload", "workload", "Check", "x.yml:1", "There is no /jfs. Fix: apply the phase storage.", "")
 
 
 def test_a_refusal_during_an_apply_says_to_wait(tmp_path: Path) -> None:
@@ -38,3 +42,18 @@ def test_a_running_verb_is_named_with_its_phase(tmp_path: Path, monkeypatch: pyt
 
     assert during == "apply (run r1) is running: phase 6 of 12, storage, for 3s"
     assert running_text(tmp_path, 3.0) == ""
+
+
+@pytest.mark.parametrize(
+    ("hosts", "cause"),
+    [
+        ((HostReport("n1", "failed", failures=(FAILED,)),), "There is no /jfs"),
+        ((HostReport("n1", "not_reached"),), "its host was not reached"),
+    ],
+    ids=["failed", "not reached"],
+)
+def test_the_cause_of_a_failed_submission_has_no_fix(hosts: tuple[HostReport, ...], cause: str) -> None:
+    """Its fix would repeat the run that is going on; the message says to wait."""
+    report: Any = SimpleNamespace(hosts=hosts, problem="")
+
+    assert _cause(report) == cause
