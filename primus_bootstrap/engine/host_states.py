@@ -65,7 +65,7 @@ def host_state(answer: Answer, service: Service, record: HostRecord, *, applying
 def _faults(service: Service, record: HostRecord) -> Iterator[tuple[str, str]]:
     """Yield what is known to be wrong, with its fix, the gravest first."""
     if record.changed and record.changed.problem:
-        yield record.changed.problem, f"primus-bootstrap report hosts.yaml --run {record.changed.run}"
+        yield record.changed.problem, f"{_report(record.changed.run)}; once it is mended: primus-bootstrap apply hosts.yaml"
     if service.health == "fail":
         yield f"health: {service.health_reason}", f"repair it, then: primus-bootstrap verify hosts.yaml --limit {service.host}"
     slurm = service.slurm.rstrip(_SLURM_FLAGS)
@@ -77,7 +77,11 @@ def _faults(service: Service, record: HostRecord) -> Iterator[tuple[str, str]]:
         reason = f": {service.kubernetes_reason}" if service.kubernetes_reason else ""
         yield f"Kubernetes: {service.kubernetes}{reason}", f"kubectl describe node {service.host}"
     if record.proven and record.proven.problem:
-        yield record.proven.problem, f"primus-bootstrap report hosts.yaml --run {record.proven.run}"
+        yield record.proven.problem, f"{_report(record.proven.run)}; once it is mended: primus-bootstrap verify hosts.yaml"
+
+
+def _report(run: str) -> str:
+    return f"primus-bootstrap report hosts.yaml --run {run}"
 
 
 def _gaps(answer: Answer, service: Service, record: HostRecord, *, applying: bool) -> Iterator[tuple[str, str]]:

@@ -220,6 +220,21 @@ def test_unknown_member_is_unknown(answer_all: Any, tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(("answering", "verdict"), [((), "fail"), (("ctl1",), "unknown"), (("ctl1", "n1"), "fail")])
+def test_a_node_that_the_run_lost_is_not_the_controllers_fault(
+    answering: Sequence[str], verdict: str, answer_all: Any, tmp_path: Path
+) -> None:
+    """Its own failure is in the report. A node that answers and is down in Slurm fails."""
+    answer_all("NodeName=n1 Gres=(null) State=DOWN+NOT_RESPONDING ThreadsPerCore=1")
+    (tmp_path / "n1.json").write_text('{"gpu_type": "", "gpu_count": 0}', encoding="utf-8")
+    verdicts = effects.Verdicts("slurm", "ctl1")
+    effects.check_nodes(verdicts, ["n1"], tmp_path, answering)
+
+    first = verdicts.records[0]
+    assert (first["check"], first["verdict"]) == ("slurm.node", verdict)
+    assert ("this run did not reach the host" in first.get("reason", "")) is (verdict == "unknown")
+
+
 def test_trial_jobs_use_idle_gpu_nodes_of_one_partition() -> None:
     """Busy and inactive nodes are skipped. Two equal nodes are preferred."""
     nodes = [node("n1", "MIXED"), node("n2", gpus=""), node("n3"), node("n4"), node("n5", "IDLE+DRAIN")]

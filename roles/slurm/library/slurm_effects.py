@@ -111,10 +111,11 @@ def check_state(node: NodeState) -> CheckResult:
     return CheckResult("unknown", expected, found, f"run `scontrol show node {node.name}` again in a minute")
 
 
-def check_nodes(verdicts: Verdicts, members: list[str], descriptions: Path) -> list[NodeState]:
+def check_nodes(verdicts: Verdicts, members: list[str], descriptions: Path, answering: Sequence[str] = ()) -> list[NodeState]:
     """Check that every node of the group is in service and has its GPUs.
 
-    `descriptions` is the folder of the node descriptions, or the description of the node on which this runs.
+    `descriptions` is the folder of the node descriptions, or the description of the node on which this runs. `answering` are the hosts
+    that the run has reached, if it is known: that another one is down in Slurm is not the fault of this host.
     """
     seen = {node.name: node for node in parse_nodes(call(["scontrol", "--oneliner", "show", "nodes"], CALL_S).text)}
     for name in members:
@@ -124,7 +125,10 @@ def check_nodes(verdicts: Verdicts, members: list[str], descriptions: Path) -> l
             verdicts.add("node", "unknown", expected="in service", found="Slurm does not know it", fix=fix, host=name)
             continue
         state = check_state(node)
-        verdicts.add("node", **state._asdict(), host=name, reason=f"out of service: {node.reason}" if state.verdict == "skipped" else "")
+        reason = f"out of service: {node.reason}" if state.verdict == "skipped" else ""
+        if state.verdict == "fail" and answering and name not in answering:
+            state, reason = state._replace(verdict="unknown", fix=""), f"this run did not reach the host ({state.found})"
+        verdicts.add("node", **state._asdict(), host=name, reason=reason)
         description = descriptions / f"{name}.json" if descriptions.is_dir() else descriptions
         check_gpus(verdicts, node, description, in_service=state.verdict == "pass")
     return [node for name, node in seen.items() if name in members]
@@ -143,7 +147,8 @@ def check_gpus(verdicts: Verdicts, node: NodeState, description: Path, *, in_ser
         return
     verdict = "fail" if expected != node.gpus else "pass" if in_service else "unknown"
     found = f"{node.gpus or 'none'}{'' if in_service else ', and it is not in service'}"
-    verdicts.add("gpus", verdict, expected=expected or "none", found=found, fix=APPLY_AGAIN, host=node.name)
+    fix = APPLY_AGAIN if verdict == "fail" else "bring the node into service: see its check `node`"
+    verdicts.add("gpus", verdict, expected=expected or "none", found=found, fix=fix, host=node.name)
 
 
 class UserTest(NamedTuple):
@@ -316,6 +321,7 @@ def main() -> None:
             "host": {"type": "str", "required": True},
             "part": {"type": "str", "required": True, "choices": ["controller", "login", "node"]},
             "nodes": {"type": "list", "elements": "str", "required": True},
+            "answering": {"type": "list", "elements": "str", "default": []},
             "descriptions": {"type": "path", "required": True},
             "run_jobs": {"type": "bool", "required": True},
             "max_age_h": {"type": "int", "required": True},
@@ -336,7 +342,7 @@ def main() -> None:
         if options["part"] == "controller":
             nodes_of = [Path(options["descriptions"], f"{name}.json") for name in options["nodes"]]
             check_isolation(verdicts, options["private_data"], nodes_of)
-        nodes = check_nodes(verdicts, options["nodes"], Path(options["descriptions"]))
+        nodes = check_nodes(verdicts, options["nodes"], Path(options["descriptions"]), options["answering"])
         if options["run_jobs"]:
             current = job_fingerprint(Path(options["config_dir"]), nodes)
             tests = {check: ProofRecord(f"slurm.{check}", current, options["max_age_h"]) for check in TESTS}
