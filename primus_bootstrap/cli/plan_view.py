@@ -57,11 +57,13 @@ def _expected(estimate: Estimate) -> str:
 
 
 def _total(estimates: Mapping[str, Estimate]) -> str:
-    """Return the expected duration of all phases; empty if that of one is unknown. Without any, no earlier run is known."""
+    """Return the expected duration of all phases, or why that of one is unknown."""
     known = [estimate.expected_s for estimate in estimates.values() if estimate.expected_s is not None]
     if not known:
         return " (no earlier run, so no duration is expected)"
-    return f", about {duration_text(sum(known))}" if len(known) == len(estimates) else ""
+    if len(known) < len(estimates):
+        return " (unknown: no earlier run of the phase changed about as much)"
+    return f", about {duration_text(sum(known))}"
 
 
 def _details(step: Step) -> list[str]:

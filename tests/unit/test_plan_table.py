@@ -64,6 +64,17 @@ def test_without_an_earlier_run_no_duration_is_expected(capsys: pytest.CaptureFi
     assert lines[-1] == f"lab: {len(plan.steps)} phases on 3 hosts (no earlier run, so no duration is expected)"
 
 
+def test_an_unknown_duration_has_a_reason(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the first apply, no run is known that changed little."""
+    known = {"preflight": Estimate(60.0, 5.0)}
+    monkeypatch.setattr(
+        plan_view, "estimate_phases", lambda _folder, steps, **_verb: {step.phase: known.get(step.phase, Estimate()) for step in steps}
+    )
+    plan, lines = printed(capsys, "lab")
+
+    assert lines[-1] == f"lab: {len(plan.steps)} phases on 3 hosts (unknown: no earlier run of the phase changed about as much)"
+
+
 def test_the_expected_durations_are_summed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """If every phase has an earlier run that changed as much."""
     monkeypatch.setattr(plan_view, "estimate_phases", lambda _folder, steps, **_verb: {step.phase: Estimate(60.0, 5.0) for step in steps})

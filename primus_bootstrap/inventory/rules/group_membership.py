@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from primus_bootstrap.core.errors import Problem
 from primus_bootstrap.inventory.rules.hosts import misspelt_hosts
+from primus_bootstrap.inventory.rules.likely_mistakes import stem
 from primus_bootstrap.inventory.schema.groups import load_groups
 from primus_bootstrap.inventory.schema.names import nearest_group
 from primus_bootstrap.inventory.source.yaml_values import is_deferred, value_of
@@ -84,7 +85,18 @@ def host_without_known_group(context: ValidationContext) -> Iterator[Problem]:
             what = f"{_first_and_last(hosts)}: only in {groups}, which neither a role nor Kubespray reads"
             yield entry.origin.problem(what, fix, "own-group-only")
         elif hosts and covered:
-            yield entry.origin.problem(f"{_first_and_last(hosts)}: in no group, so no phase would install a service on it", fix, "no-group")
+            what = f"{_first_and_last(hosts)}: in no group, so no phase would install a service on it"
+            yield entry.origin.problem(what, _other_name(context, hosts[0]) + fix, "no-group")
+
+
+def _other_name(context: ValidationContext, host: str) -> str:
+    """Return the question whether a host without an address, of the same kind, is this one with a wrong number."""
+    addressed = context.variable_index.by_host("ansible_host")
+    alike = [name for name in context.hosts if name not in addressed and stem(name) == stem(host)]
+    if host not in addressed or not alike:
+        return ""
+    origin = context.host_origins[alike[0]]
+    return f"if {alike[0]} in line {origin.line} of {origin.file} is this host, correct its name there; otherwise "
 
 
 def missing_partner(context: ValidationContext) -> Iterator[Problem]:

@@ -101,21 +101,21 @@ def _unknown_names(context: ValidationContext) -> Iterator[Problem]:
     Other hosts without an address are those of a site whose DNS knows them.
     """
     addressed = {*context.variable_index.by_host("ansible_host"), *context.variable_index.by_host("ansible_connection")}
-    series = {_stem(host) for host in addressed}
+    series = {stem(host) for host in addressed}
     known = {*addressed, *_known_names(), "localhost"}
     bare = [host for host in context.hosts if host not in known and "." not in host]
     similar = {host: nearest(host, sorted(addressed), cutoff=_MISSPELT) for host in bare}
-    unknown = [host for host in bare if _stem(host) in series or similar[host]]
+    unknown = [host for host in bare if stem(host) in series or similar[host]]
     for host in unknown[:_SHOWN]:
         of_all = f"; so have {len(unknown) - 1} others" if len(unknown) > _SHOWN else ""
-        one_of_series = _stem(host) in series
-        like = f"others named {_stem(host)}" if one_of_series else similar[host]
+        one_of_series = stem(host) in series
+        like = f"others named {stem(host)}" if one_of_series else similar[host]
         what = f"`{host}` has no ansible_host, unlike {like}, so DNS must know its name{of_all}"
         ask = "" if one_of_series else f"did you mean {similar[host]}? "
         yield context.host_origins[host].problem(what, f"{ask}set ansible_host for {host}", "no-address")
 
 
-def _stem(host: str) -> str:
+def stem(host: str) -> str:
     """Return a name without its digits, which hosts of one kind share."""
     return re.sub(r"\d+", "", host)
 
