@@ -14,6 +14,7 @@ from primus_bootstrap.core.verdicts import OUTCOMES
 from primus_bootstrap.engine.history import run_folder, running_report
 from primus_bootstrap.engine.lock import read_holder
 from primus_bootstrap.engine.ssh import known_hosts_path
+from primus_bootstrap.lab.lab_values import heal_command
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -41,6 +42,9 @@ def print_report(report: Report, file: Path, *, everything: bool = False) -> Non
     words = ("fail", "unknown", "skipped") if everything else ("fail", "unknown")
     for text in (*_failure_texts(report.hosts), *_verdict_texts(report.hosts, words)):
         emit(with_inventory(text, file))
+    for host in report.with_result("unreachable"):
+        if heal := heal_command(file.parent, report.cluster, host.host):
+            emit(f"\n{host.host} is a host of the lab; if it was broken on purpose: {heal}")
     skipped = sum(host.verdict_counts[OUTCOMES.index("skipped")] for host in report.hosts)
     if skipped and not everything:
         command = f"{program()} report {short(file)} --all --run {report.run}"

@@ -103,3 +103,20 @@ def test_a_diff_says_what_would_change(capsys: pytest.CaptureFixture[str]) -> No
 
     assert "n1    would change" in text
     assert "diff blue: 1 unchanged, 1 would change; " in text
+
+
+def test_a_lost_host_of_the_lab_can_be_healed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Of another cluster nobody knows what happened to it."""
+    report = report_of()
+    lost = replace(report, hosts=(replace(report.hosts[0], result="unreachable"), report.hosts[1]))
+    print_report(lost, tmp_path / "hosts.yaml")
+    without = capsys.readouterr().out
+    (tmp_path / ".primus/blue").mkdir(parents=True)
+    (tmp_path / ".primus/blue/lab.json").touch()
+    print_report(lost, tmp_path / "hosts.yaml")
+    text = " ".join(capsys.readouterr().out.split())
+
+    assert "fault heal" not in without
+    assert "n1 is a host of the lab; if it was broken on purpose:" in text
+    assert f"lab fault heal n1 --name blue --dir {tmp_path}" in text
+    assert "fault heal n2" not in text
