@@ -244,10 +244,10 @@ def run_plan(
 
 def _check_vault_password(cluster: Cluster) -> None:
     """Fail before Ansible does so on every host, with a message that names neither the file nor the option."""
-    if files := [file.display_path for file in cluster.view.encrypted_files]:
+    if cluster.encrypted_files:
         written = default_password_file(cluster)
         fix = f"add --vault-password-file {short(written) if written.is_file() else 'FILE'}, or --ask-vault-pass"
-        raise UsageError(f"{', '.join(files)}: encrypted with Vault, and no password was given", fix=fix)
+        raise UsageError(f"{', '.join(cluster.encrypted_files)}: encrypted with Vault, and no password was given", fix=fix)
 
 
 @contextmanager

@@ -95,6 +95,7 @@ class Cluster:
     view: AnsibleView
     variable_origins: Mapping[str, tuple[Origin, ...]] = field(default_factory=dict)  # where each variable is set
     sums: Mapping[str, str] = field(default_factory=dict)  # the checksums of the files that were read (`snapshot.file_sums`)
+    encrypted_files: tuple[str, ...] = ()  # variable files that need a Vault password that was not given
     snapshot: Path | None = None  # the copy of hosts.yaml that was read in place of `path`, or None
 
     @property

@@ -240,9 +240,9 @@ class _Validator:
         if problems:
             return None
         self.warnings = likely_mistakes.find_warnings(context, self.path.parent)
-        return self._cluster(context)
+        return self._cluster(context, tuple(file.display_path for file in files.encrypted))
 
-    def _cluster(self, context: ValidationContext) -> Cluster:
+    def _cluster(self, context: ValidationContext, encrypted: tuple[str, ...]) -> Cluster:
         groups_of: dict[str, list[str]] = {host: [] for host in context.hosts}
         for group, members in context.groups.items():
             if group not in ("all", "ungrouped"):
@@ -253,4 +253,13 @@ class _Validator:
         name = str(value_of(definition.node)) if definition else self.path.parent.resolve().name
         variable_origins = {variable: tuple(one.origin for one in several) for variable, several in context.variable_index.by_name.items()}
         snapshot = self.read_path if self.read_path != self.path else None
-        return Cluster(name, self.path, hosts, context.groups, context.view, variable_origins=variable_origins, snapshot=snapshot)
+        return Cluster(
+            name,
+            self.path,
+            hosts,
+            context.groups,
+            context.view,
+            variable_origins=variable_origins,
+            encrypted_files=encrypted,
+            snapshot=snapshot,
+        )

@@ -70,7 +70,8 @@ class StoreHost:
 
     def __init__(self, folder: Path, address: str, authority: Path) -> None:
         """Write the configuration and the certificates of the role."""
-        self.folder, self.address, self.processes = folder, address, {}
+        self.folder, self.address = folder, address
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.etc = folder / "etc"
         self.log = folder / "log"
         (self.etc / "tls").mkdir(parents=True)

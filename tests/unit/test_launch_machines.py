@@ -72,7 +72,7 @@ def test_cards_of_amd_pensando_have_variables_of_their_own(tmp_path: Path, capsy
     """Only if all chosen ports are such cards; Broadcom's ports have none of them."""
     root = expand("mi300x-roce", tmp_path / "root")
     names = ("NCCL_IB_USE_INLINE", "NCCL_IGNORE_CPU_AFFINITY", "NCCL_MAX_P2P_CHANNELS")
-    counts = []
+    counts: list[int] = []
     for cards in ((), range(7), range(8)):
         for number in cards:
             (root / f"sys/class/infiniband/bnxt_re{number}/device/vendor").write_text("0x1dd8\n")

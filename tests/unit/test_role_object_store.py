@@ -89,7 +89,8 @@ class FakeStore:
 
     def __init__(self, open_to: tuple[Any, ...]) -> None:
         """Start empty."""
-        self.open_to, self.objects, self.address, self.port, self.ca_file = open_to, {}, "10.0.0.1", 8333, "ca.crt"
+        self.objects: dict[str, bytes] = {}
+        self.open_to, self.address, self.port, self.ca_file = open_to, "10.0.0.1", 8333, "ca.crt"
 
     def call(self, keys: Any, method: str, path: str, body: bytes = b"", query: str = "") -> Any:
         """Answer a request."""
@@ -272,7 +273,7 @@ def test_only_the_leader_counts_volumes_without_copy(leader: int, missing: int |
     assert 'primus_object_store_free_bytes{folder="/d"} 5\n' in text
 
 
-GROUP = {
+GROUP: dict[str, Any] = {
     "object_store_group_hosts": ["n1", "n2", "n3", "n4"],
     "object_store_addresses": ["10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4"],
     "object_store_secret_key": "k" * 20,
