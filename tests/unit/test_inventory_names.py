@@ -90,6 +90,8 @@ def test_suggested_name_of_an_own_variable_is_a_name() -> None:
         ("slurm-masters", "slurm_controller"),
         ("gpu-node-berlin", ""),
         ("registry", ""),
+        ("al", "all"),
+        ("hall", ""),
         ("slurmd", ""),
         ("containerd", ""),
         ("train", ""),

@@ -61,6 +61,14 @@ def test_missing_file_and_bare_name_are_named(tmp_path: Path, monkeypatch: pytes
     assert [line for line, _, _ in after] == [15]
 
 
+def test_a_missing_key_of_ssh_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hosts would not answer, and the reason would be far from this line."""
+    key = "ansible_ssh_private_key_file: keys/id"
+    found = warnings(tmp_path, monkeypatch, f"all: {{vars: {{cluster_name: lab, {key}}}, hosts: {{n1: {{ansible_host: 10.0.0.1}}}}}}\n")
+
+    assert [what for _, what, _ in found] == [f"ansible_ssh_private_key_file: there is no {tmp_path}/keys/id on this machine"]
+
+
 def test_hosts_without_any_address_are_a_site_with_dns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They get no warning, also if hosts of another kind have addresses."""
     bare = "all: {vars: {cluster_name: lab}, hosts: {gpu1: , gpu2: }}\n"

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _SHOWN = 5
 _MISSPELT = 0.75  # of difflib's ratio: one or two letters of a short name
 _HOSTS_FILE = Path("/etc/hosts")  # the names that this machine knows without DNS
+_SSH_KEYS = ("ansible_ssh_private_key_file", "ansible_private_key_file")
 _ON_CONTROLLER = re.compile(r"\bon the controller\b")
 _FILE = re.compile(r"(?:^|_)(?:file|archive)$")
 
@@ -45,9 +46,9 @@ def _missing_files(context: ValidationContext, folder: Path) -> Iterator[Problem
     options = load_options()
     for name in context.variable_index.by_name:
         for definition in {id(one): one for one in context.variable_index.by_host(name).values()}.values():
-            if definition.encrypted or name not in options:
+            if definition.encrypted or name not in (*options, *_SSH_KEYS):
                 continue
-            for label, node in _paths(options[name], definition.node, name):
+            for label, node in _paths(options.get(name), definition.node, name):
                 path = folder / Path(str(node.value)).expanduser()
                 if STATE_FOLDER not in path.parts and not path.exists():
                     what = f"{label}: there is no {path} on this machine"
@@ -55,16 +56,16 @@ def _missing_files(context: ValidationContext, folder: Path) -> Iterator[Problem
                     yield Problem(definition.origin.file, line_of(node), what, fix, "missing-controller-file")
 
 
-def _paths(option: Option, node: yaml.Node, label: str) -> Iterator[tuple[str, yaml.ScalarNode]]:
-    """Yield the values in a variable that the specification calls a file on the controller."""
+def _paths(option: Option | None, node: yaml.Node, label: str) -> Iterator[tuple[str, yaml.ScalarNode]]:
+    """Yield the values in a variable that are files on the controller: by its specification, or a key of SSH, which has none."""
     if isinstance(node, yaml.SequenceNode):
         for item in node.value:
             yield from _paths(option, item, label)
     elif isinstance(node, yaml.MappingNode):
         for key, value in entries(node):
-            if nested := option.options.get(str(key.value)):
+            if option and (nested := option.options.get(str(key.value))):
                 yield from _paths(nested, value, str(key.value))
-    elif isinstance(node, yaml.ScalarNode) and node.value and not is_deferred(node) and is_controller_file(option):
+    elif isinstance(node, yaml.ScalarNode) and node.value and not is_deferred(node) and (option is None or is_controller_file(option)):
         yield label, node
 
 

@@ -14,6 +14,8 @@ from primus_bootstrap.inventory.schema.groups import load_earlier_variables, loa
 from primus_bootstrap.inventory.schema.specs import load_options
 
 OWN_PREFIX = "site_"
+# `all` is too short to compare: `hall` may be a group of the user's own.
+_LIKE_ALL = ("All", "ALL", "al", "aall", "alll", "lal")
 _INTERPRETER = re.compile(r"ansible_[a-z0-9]+_interpreter")
 _PLUGINS = (("connection", ("ssh", "local")), ("become", ("sudo", "su")), ("shell", ("sh",)))
 # Variables of Ansible that no plugin documents:
@@ -110,7 +112,7 @@ def nearest_group(name: str) -> str:
 
     A known name with a suffix (`gpu_node_a`) is a group of the user's own.
     """
-    if name in ("All", "ALL"):
+    if name in _LIKE_ALL:
         return "all"
     old_names = load_old_names()["groups"]
     if new_name := old_names.get(name):

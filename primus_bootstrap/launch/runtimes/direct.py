@@ -293,7 +293,7 @@ def _require_torch(plan: Plan) -> str:
     except TimeoutError:
         return ""  # a slow file system; torchrun reports a missing torch
     if done.code:
-        fix = "pass --venv or --python with a Python that has torch (a submitted job: workload_venv), or run one process with --single"
+        fix = f"install it there ({plan.python} -m pip install torch), or pass --venv or --python (a submitted job: workload_venv)"
         raise PlanError(f"{plan.python} has no torch, which is needed to start the ranks", fix=fix)
     return done.stdout.strip()
 
