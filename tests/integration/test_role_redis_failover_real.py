@@ -56,6 +56,7 @@ class Writer(threading.Thread):
                 self.acknowledged.append((time.monotonic(), name))
 
 
+@pytest.mark.fault
 def test_killed_primary_is_replaced_and_no_acknowledged_file_is_lost(tmp_path: Path, group: RedisGroup) -> None:
     """Writes continue within 30 s without an error, every acknowledged file is there, and the old primary returns as a replica."""
     if not os.access("/dev/fuse", os.W_OK):

@@ -53,7 +53,7 @@ def _values(context: ValidationContext, host: str, names: Sequence[str]) -> tupl
     values, unknown = {}, set()
     for name in names:
         definition = context.variable_index.by_host(name).get(host)
-        if definition is None:
+        if definition is None or value_of(definition.node) is None:  # a variable without a value is another rule's
             continue
         try:
             values[name] = context.view.variables(host)[name]
