@@ -76,25 +76,31 @@ class Service:
             code, answer = self.call("GET", path, password=password)
             verdict = "pass" if code == UNAUTHORIZED else "fail" if code == http.client.OK else "unknown"
             self.verdicts.add(check, verdict, expected="status 401", found=f"status {code}" if code else answer, fix=fix)
-        plain = self._answer_without_tls(path)
-        verdict = {"": "pass", "no answer": "unknown"}.get(plain, "fail")
-        self.verdicts.add("refuses_plain_text", verdict, expected="refused", found=plain or "refused", fix=fix)
+        check_plain_text(self.verdicts, self.params["connect"], self.params["port"], path, fix)
         return text if status == http.client.OK else ""
 
-    def _answer_without_tls(self, path: str) -> str:
-        """Return the status of a plain HTTP request, or an empty string if the service refuses it."""
-        connection = http.client.HTTPConnection(self.params["connect"], self.params["port"], timeout=CALL_S)
-        try:
-            connection.request("GET", path)
-            status = connection.getresponse().status
-        except (ConnectionRefusedError, TimeoutError):
-            return "no answer"
-        except (OSError, http.client.HTTPException):
-            return ""
-        finally:
-            connection.close()
-        # Go's server answers plain HTTP on a TLS port with 400.
-        return "" if status == http.client.BAD_REQUEST else f"status {status}"
+
+def check_plain_text(verdicts: Verdicts, connect: str, port: int, path: str, fix: str) -> None:
+    """Check that a service answers no request without TLS."""
+    found = _answer_without_tls(connect, port, path)
+    verdict = {"": "pass", "no answer": "unknown"}.get(found, "fail")
+    verdicts.add("refuses_plain_text", verdict, expected="refused", found=found or "refused", fix=fix)
+
+
+def _answer_without_tls(connect: str, port: int, path: str) -> str:
+    """Return the status of a plain HTTP request; empty if the service refuses it, `no answer` if nothing answers."""
+    connection = http.client.HTTPConnection(connect, port, timeout=CALL_S)
+    try:
+        connection.request("GET", path)
+        status = connection.getresponse().status
+    except (ConnectionRefusedError, TimeoutError):
+        return "no answer"
+    except (OSError, http.client.HTTPException):
+        return ""
+    finally:
+        connection.close()
+    # Go's server answers plain HTTP on a TLS port with 400.
+    return "" if status == http.client.BAD_REQUEST else f"status {status}"
 
 
 # The arguments of every module that uses a Service.

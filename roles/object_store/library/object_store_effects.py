@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING, Any
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.s3_client import CALL_S, Answer, Endpoint, Keys
 from ansible.module_utils.verdict_records import Verdicts
+from ansible.module_utils.web_service import check_plain_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     Call = Callable[..., Answer]
 
-OK, FORBIDDEN, BAD_REQUEST = 200, 403, 400
+OK, FORBIDDEN = 200, 403
 # How long the name of an object may take to reach another host.
 SYNC_S = 30.0
 RETRY_S = 0.5
@@ -67,30 +68,6 @@ def check_refusals(endpoint: Endpoint, verdicts: Verdicts, keys: Keys, bucket: s
     created = endpoint.call(keys, "PUT", "/primus-verify-refused")
     verdict = "pass" if created.status == FORBIDDEN else "fail" if created.status == OK else "unknown"
     verdicts.add("refuses_new_bucket", verdict, expected="status 403", found=created.text, fix=fix)
-
-
-def plain_answer(address: str, port: int) -> str:
-    """Return the status of a request without TLS; empty if it is refused, `no answer` if there is none."""
-    connection = http.client.HTTPConnection(address, port, timeout=CALL_S)
-    try:
-        connection.request("GET", "/")
-        status = connection.getresponse().status
-    except (ConnectionRefusedError, TimeoutError):
-        return "no answer"
-    except (OSError, http.client.HTTPException):
-        return ""
-    finally:
-        connection.close()
-    # Go's server answers plain HTTP on a TLS port with 400.
-    return "" if status == BAD_REQUEST else f"status {status}"
-
-
-def check_plain_text(verdicts: Verdicts, address: str, port: int) -> None:
-    """Check that S3 needs TLS."""
-    found = plain_answer(address, port)
-    verdict = {"": "pass", "no answer": "unknown"}.get(found, "fail")
-    fix = "apply the phase storage again: the gateway does not use its certificate"
-    verdicts.add("refuses_plain_text", verdict, expected="refused", found=found or "refused", fix=fix)
 
 
 def first_bytes(address: str, port: int, context: ssl.SSLContext, hello: bytes) -> bytes | None:
@@ -275,7 +252,8 @@ def main() -> None:
         verdicts.finish(module)
     written = check_requests(call, verdicts, params["bucket"], params["host"], os.urandom(OBJECT_BYTES))
     check_refusals(endpoint, verdicts, keys, params["bucket"], params["host"])
-    check_plain_text(verdicts, params["address"], params["port"])
+    fix = "apply the phase storage again: the gateway does not use its certificate"
+    check_plain_text(verdicts, params["address"], params["port"], "/", fix)
     check_group_ports(verdicts, params["address"], params["group_ports"], params["port"], params["tls_dir"])
     check_certificate(verdicts, endpoint)
     check_cluster(Masters(params["masters"], params["tls_dir"]), verdicts, params["volume_servers"])
