@@ -1,4 +1,4 @@
-"""workloads.train.telemetry and schedule, workloads.common.peaks and results."""
+"""workloads.common.step_files, peaks and results, and workloads.train.schedule."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from workloads.common import step_files
 from workloads.common.peaks import PEAKS, find_peak
 from workloads.common.results import spread
-from workloads.train import telemetry
+from workloads.common.step_files import Gauges, StepRecord, line, metrics_folder, metrics_name, prometheus_text
 from workloads.train.schedule import learning_rate
 from workloads.train.settings import OptimizerSettings
-from workloads.train.telemetry import Gauges, StepRecord, line, metrics_folder, metrics_name, prometheus_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -111,7 +111,7 @@ def test_a_run_continues_without_a_file_for_dashboards(tmp_path: Path, capsys: p
 
 def test_a_job_with_a_watcher_writes_no_second_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor does an account without a metrics folder on this host."""
-    monkeypatch.setattr(telemetry, "_METRICS_FOLDER", str(tmp_path))
+    monkeypatch.setattr(step_files, "_METRICS_FOLDER", str(tmp_path))
     monkeypatch.delenv("PRIMUS_METRICS_FOLDER", raising=False)
     monkeypatch.delenv("PRIMUS_JOB_ID", raising=False)
     none = metrics_folder()

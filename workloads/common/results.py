@@ -14,8 +14,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import torch
-
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -78,14 +76,24 @@ def now() -> str:
 
 def versions() -> dict[str, str | None]:
     """Return the versions that can affect the speed; None for a version that was not found."""
+    torch = _torch()
     return {
         "python": platform.python_version(),
-        "torch": torch.__version__,
-        "cuda": torch.version.cuda,
-        "rocm": torch.version.hip,
+        "torch": torch.__version__ if torch else None,
+        "cuda": torch.version.cuda if torch else None,
+        "rocm": torch.version.hip if torch else None,
         "driver": _driver(),
         "git_commit": _git_commit(),
     }
+
+
+def _torch() -> Any:
+    """Return torch, or None if this Python has none, as that of a backend that uses another library."""
+    try:
+        import torch  # noqa: PLC0415 - programs without torch write results as well
+    except ImportError:
+        return None
+    return torch
 
 
 def surroundings() -> dict[str, Any]:
