@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from primus_bootstrap.core.structured import readable
 
+
+@readable
 @dataclass(frozen=True)
 class LatentAttention:
     """Multi-head latent attention: DeepSeek-V2, arXiv:2405.04434, section 2.1. Sizes of vectors."""
@@ -19,6 +22,7 @@ class LatentAttention:
     query_rank: int = 0  # 0: queries are not compressed
 
 
+@readable
 @dataclass(frozen=True)
 class Experts:
     """Feed-forward networks of which a token uses some."""
@@ -33,6 +37,7 @@ class Experts:
     bias: bool = False  # the matrices of the experts have biases
 
 
+@readable
 @dataclass(frozen=True)
 class ModelShape:
     """A decoder-only transformer with SwiGLU and RMSNorm.
@@ -59,6 +64,11 @@ class ModelShape:
     window: int = 0
     window_every: int = 0
     context: int = 0  # longest sequence of the published model
+    rope_theta: float = 10000.0  # base of the rotary position embedding
+    norm_eps: float = 1e-5
+    source: str = ""  # where the shape is published
+    published_parameters: int = 0  # the published count, to compare parameters() with; 0: none
+    published_to: int = 1  # the unit to which the published count is rounded: 1 means exact
 
     def has_experts(self, layer: int) -> bool:
         """Return whether a layer, counted from 0, has experts."""

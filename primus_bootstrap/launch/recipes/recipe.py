@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from primus_bootstrap.core.structured import readable
 
 # What the numbers of a recipe rest on, strongest first.
 PUBLISHED, OUT_OF_MEMORY, DERIVED = "published", "limited by a real out-of-memory", "derived"
@@ -14,6 +14,7 @@ DDP, DISTRIBUTED_OPTIMIZER, FSDP = "ddp", "distributed_optimizer", "fsdp"
 NONE, SELECTIVE, FULL = "none", "selective", "full"
 
 
+@readable
 @dataclass(frozen=True)
 class Layout:
     """How the ranks share the work. The product of tensor, pipeline and context divides the number of GPUs; the rest is data parallel."""
@@ -34,6 +35,7 @@ class Layout:
         return self.gpus // (self.tensor * self.pipeline * self.context)
 
 
+@readable
 @dataclass(frozen=True)
 class Batch:
     """Sequences per step (`all`), per forward pass of a rank (`micro`), and tokens per sequence (`length`)."""
@@ -43,9 +45,12 @@ class Batch:
     all: int
 
 
+@readable
 @dataclass(frozen=True)
 class Recompute:
-    """What the backward pass computes again. `layers`: full only; the number of layers of a rank, 0 for all."""
+    """What the backward pass computes again. `layers`: full only; how many layers of each chunk of a rank (of the rank, without a virtual
+    pipeline), 0 for all.
+    """
 
     kind: str = NONE
     layers: int = 0
