@@ -10,6 +10,7 @@ import socket
 import ssl
 from typing import Any
 
+from ansible.module_utils.own_addresses import check_address
 from ansible.module_utils.verdict_records import Verdicts
 
 CALL_S = 15.0
@@ -68,6 +69,7 @@ class Service:
 
     def check_access(self, path: str, unit: str) -> str:
         """Check that only HTTPS with the right password is accepted, and return the answer to it (empty if there is none)."""
+        check_address(self.verdicts, self.params["connect"], self.params["host"], f"{self.verdicts.role}_bind_address")
         fix = f"read `journalctl -u {unit} -n 30`, then apply the phase monitoring again"
         status, text = self.call("GET", path)
         found = f"status {status}" if status else text

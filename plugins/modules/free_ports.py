@@ -1,6 +1,8 @@
 #!/usr/bin/python
 """Ansible module `free_ports`: fail if another program listens on a TCP port that a unit of this role needs. It changes nothing.
 
+It also fails if the address on which the unit will listen belongs to another host.
+
 community.general.listen_ports_facts lists listeners, but does not tell those of the role's own units from others.
 """
 
@@ -10,6 +12,7 @@ import re
 from typing import TYPE_CHECKING
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.own_addresses import foreign_problem, listen_fix
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -37,10 +40,14 @@ def main() -> None:
             "ports": {"type": "list", "elements": "int", "required": True},
             "units": {"type": "list", "elements": "str", "required": True},
             "fix": {"type": "str", "required": True},  # what to set instead, such as `another prometheus_port`
+            "address": {"type": "str", "default": ""},  # on which the unit will listen; empty = all
+            "address_variable": {"type": "str", "default": ""},  # the variable of hosts.yaml that sets another one
         },
         supports_check_mode=True,
     )
     run, params = module.run_command, module.params
+    if problem := foreign_problem(params["address"], params["host"]):
+        module.fail_json(msg=f"{problem} Fix: {listen_fix(params['host'], params['address_variable'])}.")
     own = main_processes(run, params["units"])
     used = {port: found for port in params["ports"] if (found := listeners(run, port, own))}
     if used:

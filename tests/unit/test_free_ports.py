@@ -23,7 +23,8 @@ def host(*ports: int, own: str = "0") -> FakeModule:
             return 0, f"{own}\n", ""
         return 0, {"sport = :22": SSHD, "sport = :80": NGINX}.get(words[-1], ""), ""
 
-    return FakeModule({"host": "n1", "ports": list(ports), "units": ["x.service"], "fix": "another x_port"}, run=run)
+    given = {"host": "n1", "ports": list(ports), "units": ["x.service"], "fix": "another x_port", "address": "", "address_variable": ""}
+    return FakeModule(given, run=run)
 
 
 @pytest.mark.parametrize("given", [host(8080), host(22, own="7"), host()])

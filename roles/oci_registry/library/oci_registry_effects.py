@@ -17,6 +17,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.own_addresses import check_address
 from ansible.module_utils.unit_properties import unit_properties
 from ansible.module_utils.verdict_records import Verdicts
 
@@ -259,6 +260,7 @@ def main() -> None:
     except (OSError, ssl.SSLError) as error:
         module.fail_json(msg=f"{params['ca_file']} cannot be read: {error}. Fix: {APPLY}")
     registry = Registry(params["host"], make_call(context, *server, params["username"]), params["password"])
+    check_address(registry.verdicts, params["address"], params["host"], "oci_registry_listen_address")
     collection = timer_state("primus-registry-gc")
     if check_certificate(registry, served_certificate(context, *server), params["min_days"], time.time()):
         check_access(registry)
