@@ -44,13 +44,14 @@ def choose(recipes: Sequence[Recipe], shape: ModelShape, wanted: Wanted) -> Reci
     scaled = [(item, scale(item, shape, wanted.gpu or item.gpu, wanted.gpus or item.layout.gpus)) for item in usable]
     possible = [(item, result) for item, result in scaled if result and not problems(result, shape)]
     if not possible:
-        raise PlanError(f"no recipe of {shape.name} for {_text(wanted)}", fix=_fix(recipes, usable, wanted))
+        raise PlanError(f"no recipe of {shape.name} for {_text(wanted)}", fix=_fix(recipes, usable))
     return min(possible, key=lambda pair: _rank(pair[0], wanted))[1]
 
 
 def _check_names(wanted: Wanted) -> None:
     gpus = gpu_catalogue()["models"]
-    for kind, word, known in (("backend", wanted.backend, BACKENDS), ("GPU", wanted.gpu, gpus), ("precision", wanted.precision, PRECISIONS)):
+    names = (("backend", wanted.backend, BACKENDS), ("GPU", wanted.gpu, gpus), ("precision", wanted.precision, PRECISIONS))
+    for kind, word, known in names:
         if word and word not in known:
             raise UsageError(f"unknown {kind} {word}", fix=did_you_mean(word, known))
     if wanted.gpus < 0:
@@ -103,7 +104,7 @@ def _text(wanted: Wanted) -> str:
     return " ".join([*filter(None, parts), f"in {wanted.precision}"])
 
 
-def _fix(recipes: Iterable[Recipe], usable: Sequence[Recipe], wanted: Wanted) -> str:
+def _fix(recipes: Iterable[Recipe], usable: Sequence[Recipe]) -> str:
     """Return what to change: the number of GPUs if it is the only obstacle, otherwise what exists."""
     if usable:
         counts = sorted({(item.layout.gpus, model_ranks(item)) for item in usable})

@@ -87,10 +87,7 @@ class ModelShape:
 
     def _latent_parameters(self, latent: LatentAttention) -> int:
         query_size = self.heads * (latent.nope_size + latent.rope_size)
-        if latent.query_rank:
-            query = latent.query_rank * (self.width + 1 + query_size)
-        else:
-            query = self.width * query_size
+        query = latent.query_rank * (self.width + 1 + query_size) if latent.query_rank else self.width * query_size
         compress = self.width * (latent.kv_rank + latent.rope_size) + latent.kv_rank
         expand = latent.kv_rank * self.heads * (latent.nope_size + latent.value_size)
         return query + compress + expand + self.heads * latent.value_size * self.width
@@ -144,7 +141,8 @@ class ModelShape:
         queries = self.heads * self.head_size
         if self.latent is not None:  # scores of (nope + rope) and values of value_size
             queries = self.heads * (self.latent.nope_size + self.latent.rope_size + self.latent.value_size) // 2
-        return 6.0 * self.active_parameters() + 12.0 * queries * sum(self.seen_tokens(layer, sequence_length) for layer in range(self.layers))
+        seen = sum(self.seen_tokens(layer, sequence_length) for layer in range(self.layers))
+        return 6.0 * self.active_parameters() + 12.0 * queries * seen
 
     def seen_tokens(self, layer: int, sequence_length: int) -> int:
         """Return how many tokens a token of a layer can see at most."""

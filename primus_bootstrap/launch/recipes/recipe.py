@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap.core.structured import readable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 # What the numbers of a recipe rest on, strongest first.
 PUBLISHED, OUT_OF_MEMORY, DERIVED = "published", "limited by a real out-of-memory", "derived"
@@ -48,9 +50,7 @@ class Batch:
 @readable
 @dataclass(frozen=True)
 class Recompute:
-    """What the backward pass computes again. `layers`: full only; how many layers of each chunk of a rank (of the rank, without a virtual
-    pipeline), 0 for all.
-    """
+    """What the backward pass computes again. `layers`: full only; how many layers of each chunk of a rank, 0 for all."""
 
     kind: str = NONE
     layers: int = 0

@@ -10,14 +10,14 @@ import pkgutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from itertools import product
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import yaml
 
 from primus_bootstrap.core.structured import NOT_EMPTY, InvalidDataError, Issue, read, readable
 from primus_bootstrap.launch.detect.gpus import catalogue as gpu_catalogue
 from primus_bootstrap.launch.recipes.model_shape import ModelShape
-from primus_bootstrap.launch.recipes.recipe import DERIVED, Batch, Layout, Recipe, Recompute
+from primus_bootstrap.launch.recipes.recipe import Batch, Layout, Recipe, Recompute
 from primus_bootstrap.launch.recipes.validity import problems
 
 if TYPE_CHECKING:
@@ -34,15 +34,15 @@ class Entry:
     """One entry of a file of recipes."""
 
     backend: BackendName
-    gpu: Union[str, Names]
+    gpu: str | Names
     layout: Layout
     batch: Batch
     source: str
     why: str
-    precision: Union[str, Names] = "bf16"
+    precision: str | Names = "bf16"
     recompute: Recompute = field(default_factory=Recompute)
     keys: Mapping[str, Any] = field(default_factory=dict)
-    evidence: Evidence = DERIVED
+    evidence: Evidence = "derived"
 
 
 @readable
