@@ -116,3 +116,14 @@ def test_environment_file_is_parsed_as_by_systemd(tmp_path: Path) -> None:
     path.write_text("# Ansible managed = yes\nMETA_PASSWORD=a=b#c\nSECRET_KEY=\n", encoding="utf-8")
 
     assert volume.read_environment(str(path)) == {"META_PASSWORD": "a=b#c", "SECRET_KEY": ""}
+
+
+def test_message_of_a_program_that_is_ended_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """JuiceFS 0.14 retries for minutes if the engine refuses the password, and prints the reason first."""
+    monkeypatch.setattr(volume, "_STATUS_S", 0.5)
+    program = tmp_path / "juicefs"
+    program.write_text("#!/bin/sh\necho '<ERROR>: NOAUTH Authentication required.' >&2\nexec sleep 60\n", encoding="utf-8")
+    program.chmod(0o755)
+
+    with pytest.raises(volume.VolumeError, match="refuses the password"):
+        volume.read_settings(str(program), "redis://n1:6379/1", {})

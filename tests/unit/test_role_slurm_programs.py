@@ -25,8 +25,8 @@ DISK = "disk /: 0.1 GiB are free, fewer than 1"
 
 def load(path: Path) -> Any:
     """Import a program with its sibling modules, as on a node."""
-    if str(FILES.parent / "module_utils") not in sys.path:
-        sys.path.append(str(FILES.parent / "module_utils"))
+    if str(FILES) not in sys.path:
+        sys.path.append(str(FILES))
     return load_file(path, f"slurm_{path.stem}")
 
 
@@ -44,7 +44,7 @@ class Host:
 
     def __call__(self, words: Sequence[str], _limit_s: float) -> Any:
         """Answer one command."""
-        answer = sys.modules["slurm_commands"].Answer
+        answer = sys.modules["shared.slurm_commands"].Answer
         if words[0] == health.GATE:
             return answer(*self.gate)
         if words[1] == "update":

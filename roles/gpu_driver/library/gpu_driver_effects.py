@@ -8,11 +8,11 @@ playbooks/day2/reboot_rack.yml.
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.commands import run_command
 from ansible.module_utils.verdict_records import Verdicts
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     # Exit code and output of a program; None if it does not exist or timed out.
     Runner = Callable[[Sequence[str]], tuple[int | None, str]]
 
+CALL_S = 60.0
 MARK = "run/reboot-required"
 OPTIONS_FILE = "etc/modprobe.d/primus-gpu-driver.conf"
 FIX_LOAD = "run `modprobe` for the module and read its error, `journalctl -k | grep -iE 'amdgpu|nvidia|NVRM'` and `dkms status`"
@@ -39,10 +40,10 @@ TRUTH = {"Y": "1", "N": "0", "true": "1", "false": "0", "True": "1", "False": "0
 def run_program(argv: Sequence[str]) -> tuple[int | None, str]:
     """Return a program's exit code and output."""
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
-    except (OSError, subprocess.TimeoutExpired) as error:
+        done = run_command(argv, timeout_s=CALL_S)
+    except OSError as error:
         return None, f"{argv[0]}: {type(error).__name__}"
-    return done.returncode, (done.stdout or done.stderr).strip()
+    return done.code, (done.stdout or done.stderr).strip()
 
 
 def read(path: Path) -> str | None:

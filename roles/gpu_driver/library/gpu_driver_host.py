@@ -7,17 +7,18 @@ ansible.builtin.setup and package_facts lack Secure Boot, NVSwitches and RDMA de
 from __future__ import annotations
 
 import os
-import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.commands import run_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     Runner = Callable[[Sequence[str]], str]
 
+CALL_S = 60.0
 _NVIDIA, _BRIDGE = "0x10de", "0x0680"  # PCI vendor, and class 0680 (bridge, other): an NVSwitch
 # The variable of the firmware: four bytes of attributes, then the value (UEFI specification, 3.3).
 _SECURE_BOOT = "sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
@@ -26,8 +27,8 @@ _SECURE_BOOT = "sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e0
 def run_program(argv: Sequence[str]) -> str:
     """Return a program's output; empty if it does not exist or fails."""
     try:
-        return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60).stdout
-    except (OSError, subprocess.TimeoutExpired):
+        return run_command(argv, timeout_s=CALL_S).stdout
+    except OSError:
         return ""
 
 

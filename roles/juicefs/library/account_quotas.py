@@ -23,13 +23,13 @@ import math
 import os
 import pwd
 import re
-import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.commands import run_command
 from ansible.module_utils.safe_files import open_folder, within
 
 SCHEMA = "primus.verdict/1"
@@ -129,12 +129,12 @@ class Volume:
         argv = [self.settings["program"], "--no-agent", *command.split(), self.settings["meta_url"], *options]
         name = f"juicefs {command}"
         try:
-            done = subprocess.run(argv, env=environment, capture_output=True, text=True, errors="replace", check=False, timeout=COMMAND_S)
-        except (OSError, subprocess.TimeoutExpired) as error:
+            done = run_command(argv, env=environment, timeout_s=COMMAND_S, max_output_bytes=MAX_BYTES)
+        except OSError as error:
             raise QuotaError(f"{name}: {type(error).__name__}. Fix: check that the metadata engine answers on this host") from error
-        if done.returncode or len(done.stdout) > MAX_BYTES:
+        if done.code:
             reason = (done.stderr.strip().splitlines() or ["it printed nothing"])[-1][:300]
-            raise QuotaError(f"{name} ended with {done.returncode}: {reason}. Fix: run it by hand on this host and see its last lines")
+            raise QuotaError(f"{name} ended with {done.code}: {reason}. Fix: run it by hand on this host and see its last lines")
         return done.stdout
 
     def read(self) -> dict[str, tuple[Limit, Limit]]:

@@ -12,13 +12,13 @@ import json
 import os
 import re
 import stat
-import subprocess
 import time
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.commands import run_command
 from ansible.module_utils.folder_tree import HOMES, account_of, apply_tree
 from ansible.module_utils.safe_files import Folder, UnsafePathError, kind, open_folder, within
 
@@ -119,9 +119,11 @@ def check_ports(host: str, unit: str, allowed: str, group_of: Callable[[str], st
     """Check that the mount listens only on its configured metrics port, because every account could read its debug pages."""
     facts = {"expected": allowed or "none"}
     try:
-        done = subprocess.run(["ss", "-Hltnp"], capture_output=True, text=True, errors="replace", check=True, timeout=30)
-    except (OSError, subprocess.SubprocessError) as error:
+        done = run_command(["ss", "-Hltnp"], timeout_s=30)
+    except OSError as error:
         return record(host, "ports", "unknown", found="", reason=f"ss: {error}", fix="install iproute2 on this host", **facts)
+    if done.code:
+        return record(host, "ports", "unknown", found="", reason=f"ss: {done.last_words()}", fix="run `ss -ltnp` on this host", **facts)
     found = listening(done.stdout, unit, group_of)
     more = [address for address in found if address != allowed]
     reason = f"the mount listens on {', '.join(more)}, and every account of this host can read its debug pages there" if more else ""
@@ -153,11 +155,7 @@ def check_trash(host: str, mount_point: str, limit_s: float = CHECK_S) -> dict[s
 
 def check_unit(host: str) -> dict[str, Any]:
     """Check that the unit is active and enabled."""
-    done = subprocess.run(["systemctl", "is-active", "juicefs"], capture_output=True, text=True, errors="replace", check=False, timeout=30)
-    enabled = subprocess.run(
-        ["systemctl", "is-enabled", "juicefs"], capture_output=True, text=True, errors="replace", check=False, timeout=30
-    )
-    found = f"{done.stdout.strip()} {enabled.stdout.strip()}"
+    found = " ".join(run_command(["systemctl", verb, "juicefs"], timeout_s=30).stdout.strip() for verb in ("is-active", "is-enabled"))
     good = found == "active enabled"
     return record(
         host, "unit", "pass" if good else "fail", expected="active enabled", found=found, reason="" if good else found, fix=FIX_MOUNT
@@ -264,12 +262,12 @@ def check_dump(host: str, command: list[str], env_file: str, below: str, limit_s
     facts = {"expected": "the file just written", "found": "", "fix": "run `juicefs dump` by hand on this host and see its last lines"}
     try:
         argv = [*command, f"--subdir=/{below}"]
-        done = subprocess.run(argv, env=environment, capture_output=True, text=True, errors="replace", check=False, timeout=limit_s)
-    except (OSError, subprocess.TimeoutExpired) as error:
+        done = run_command(argv, env=environment, timeout_s=limit_s)
+    except OSError as error:
         return record(host, "metadata_dump", "unknown", reason=f"juicefs dump: {type(error).__name__}, at most {limit_s} s", **facts)
-    if done.returncode:
+    if done.code:
         reason = (done.stderr.strip().splitlines() or ["it printed nothing"])[-1][:300]
-        return record(host, "metadata_dump", "fail", reason=f"juicefs dump ended with {done.returncode}: {reason}", **facts)
+        return record(host, "metadata_dump", "fail", reason=f"juicefs dump ended with {done.code}: {reason}", **facts)
     try:
         # Drivers of SQL engines print other lines before the dump.
         names = list(json.loads("{" + done.stdout.partition("{")[2])["FSTree"]["entries"])

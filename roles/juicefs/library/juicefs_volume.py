@@ -11,11 +11,11 @@ import fcntl
 import json
 import os
 import re
-import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.commands import run_command
 from ansible.module_utils.safe_files import open_lock
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 # JuiceFS itself retries for minutes if an engine does not answer (0.14: four minutes).
 _STATUS_S = 40.0
 _FORMAT_S = 180.0
+# Time for the end of a program after its time limit.
+_END_S = 10.0
 # Messages of 0.14 and 1.x for an engine without a volume.
 _EMPTY = ("no volume found", "database is not formatted")
 _REFUSED = ("NOAUTH", "WRONGPASS", "password authentication failed", "Access denied")
@@ -76,14 +78,13 @@ def compare(settings: Mapping[str, Any], params: Mapping[str, str]) -> None:
 
 
 def run(command: list[str], environment: Mapping[str, str], limit_s: float) -> tuple[int, str]:
-    """Run the program; a time-out returns status 124, as timeout(1) does."""
+    """Run the program and return its exit code and output; timeout(1) keeps the output of a program that it ends, with status 124."""
     variables = {"HOME": "/root", "PATH": os.environ.get("PATH", "/usr/bin:/bin"), **environment}
     try:
-        done = subprocess.run(command, env=variables, capture_output=True, text=True, errors="replace", check=False, timeout=limit_s)
-    except subprocess.TimeoutExpired as late:
-        parts = [part.decode(errors="replace") if isinstance(part, bytes) else part or "" for part in (late.stdout, late.stderr)]
-        return 124, "".join(parts)
-    return done.returncode, done.stdout + done.stderr
+        done = run_command(["timeout", f"{limit_s:g}", *command], env=variables, timeout_s=limit_s + _END_S)
+    except TimeoutError:
+        return 124, ""
+    return done.code, done.stdout + done.stderr
 
 
 def read_settings(program: str, meta_url: str, environment: Mapping[str, str]) -> dict[str, Any] | None:

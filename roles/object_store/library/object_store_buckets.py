@@ -6,11 +6,11 @@ amazon.aws.s3_bucket needs boto3, and an account that may create buckets. The sh
 
 from __future__ import annotations
 
-import subprocess
 import time
 from typing import TYPE_CHECKING
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.commands import run_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -35,19 +35,10 @@ def weed_shell(program: str, masters: Iterable[str]) -> Shell:
 
     def run(command: str) -> str:
         try:
-            done = subprocess.run(
-                [program, "shell", f"-master={','.join(masters)}"],
-                input=f"{command}\n",
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                check=False,
-                cwd=FOLDER,
-                timeout=CALL_S,
-            )
-        except subprocess.TimeoutExpired:
+            done = run_command([program, "shell", f"-master={','.join(masters)}"], stdin=f"{command}\n", cwd=FOLDER, timeout_s=CALL_S)
+        except TimeoutError:
             return f"error: no answer within {CALL_S} s"
-        return done.stdout
+        return f"{done.stdout}\n{done.stderr}"
 
     return run
 

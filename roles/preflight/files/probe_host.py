@@ -125,7 +125,7 @@ def sudo(password: str | None) -> tuple[str, str]:  # noqa: PLR0911 (one for eac
 
     def attempt(flags: list[str], text: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            ["sudo", *flags, "true"], input=text, capture_output=True, text=True, timeout=LOOKUP_TIMEOUT_S, check=False,
+            ["sudo", *flags, "true"], input=text, capture_output=True, text=True, errors="replace", timeout=LOOKUP_TIMEOUT_S, check=False,
             env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"},
         )  # fmt: skip
 

@@ -11,10 +11,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slurm_commands import REASON_PREFIX, call, get_node
+from shared.slurm_commands import REASON_PREFIX, call, get_node
 
 if TYPE_CHECKING:
-    from slurm_commands import Caller, NodeState
+    from shared.slurm_commands import Caller, NodeState
 
 HEALTH_REASON = f"{REASON_PREFIX} health:"
 GATE = "/usr/local/bin/primus-health"

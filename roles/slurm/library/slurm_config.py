@@ -8,11 +8,10 @@ restarted on all nodes.
 
 from __future__ import annotations
 
-import os
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ansible.module_utils.atomic_files import write_atomic
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.slurm_checks import problems
 from ansible.module_utils.slurm_commands import call
@@ -39,20 +38,10 @@ def read_files(folder: Path, names: Mapping[str, str]) -> dict[str, str]:
 
 def write_file(path: Path, text: str) -> None:
     """Replace a file atomically; remove it if the text is empty."""
-    if not text:
+    if text:
+        write_atomic(path, text, mode=MODE)
+    else:
         path.unlink(missing_ok=True)
-        return
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, MODE)  # noqa: PTH101 (the name is what mkstemp gave)
-        os.replace(temporary, path)  # noqa: PTH105
-    except OSError:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 def required_action(before: Mapping[str, str], after: Mapping[str, str]) -> str:

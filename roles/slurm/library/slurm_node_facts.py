@@ -11,11 +11,11 @@ import json
 import os
 import re
 import socket
-import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.commands import run_command
 from ansible.module_utils.slurm_host_lists import expand
 from ansible.module_utils.slurm_nodes import SCHEMA
 
@@ -40,10 +40,10 @@ class MissingError(Exception):
 def run_program(argv: Sequence[str]) -> str:
     """Return the output of a program; empty if it is missing, fails or times out."""
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=CALL_S)
-    except (OSError, subprocess.TimeoutExpired):
+        done = run_command(argv, timeout_s=CALL_S)
+    except OSError:
         return ""
-    return done.stdout if done.returncode == 0 else ""
+    return done.stdout if done.code == 0 else ""
 
 
 class Machine:

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ansible.module_utils.atomic_files import write_atomic
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.slurm_commands import CALL_S, RefusedError, call, get_node, is_in_service, jobs_on, parse_nodes, update_node
 
@@ -119,9 +120,7 @@ def write_records(folder: Path, records: Iterable[dict[str, Any]]) -> None:
     """Write records atomically."""
     for record in records:
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-        fresh = folder / f".{record['host']}.new"
-        fresh.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-        fresh.replace(folder / f"{record['host']}.json")
+        write_atomic(folder / f"{record['host']}.json", json.dumps(record, indent=1, sort_keys=True) + "\n", mode=0o644)
 
 
 def read_records(folder: Path) -> list[dict[str, Any]]:

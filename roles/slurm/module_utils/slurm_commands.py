@@ -1,11 +1,11 @@
-# ruff: noqa: INP001 - Ansible gives it its package: ansible.module_utils
-"""Run Slurm's commands and parse their output. The health check program of slurmd uses this file too, so it imports only the library."""
+"""Run Slurm's commands and parse their output. The health check program of slurmd uses this file too."""
 
 from __future__ import annotations
 
 import re
-import subprocess
 from typing import TYPE_CHECKING, NamedTuple
+
+from .commands import run_command  # relative: on nodes this package is `shared`
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -57,10 +57,10 @@ class NodeState(NamedTuple):
 def call(words: Sequence[str], limit_s: float = CALL_S) -> Answer:
     """Run a command; a missing command and a timeout are part of the result."""
     try:
-        done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=limit_s)
-    except (OSError, subprocess.TimeoutExpired) as error:
+        done = run_command(words, timeout_s=limit_s)
+    except OSError as error:
         return Answer(None, str(error))
-    return Answer(done.returncode, (done.stdout + done.stderr).strip())
+    return Answer(done.code, (done.stdout + done.stderr).strip())
 
 
 # A reason is free text, and the time and user that Slurm appends end it. Without them, the fields that can follow do.

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import grp
 import pwd
-import subprocess
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.commands import run_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -97,10 +97,8 @@ def on_host(
 def refused_rules(name: str, rules: list[str]) -> Iterator[str]:
     """Report sudo rules that visudo rejects."""
     for rule in rules:
-        done = subprocess.run(
-            [VISUDO, "-cf", "-"], input=f"{name} {rule}\n", capture_output=True, text=True, timeout=30, check=False, env={"LC_ALL": "C"}
-        )
-        if done.returncode:
+        done = run_command([VISUDO, "-cf", "-"], stdin=f"{name} {rule}\n", timeout_s=30, env={"LC_ALL": "C"})
+        if done.code:
             output = " ".join((done.stderr or done.stdout).split())
             yield f"account {name}: visudo rejects the sudo rule `{rule}` ({output}). Fix: correct it in sudo_rules; see sudoers(5)"
 

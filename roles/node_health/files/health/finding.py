@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     Finding = dict[str, str]
 
 PASS, FAIL, UNKNOWN, SKIPPED = "pass", "fail", "unknown", "skipped"
+RUN_S = 3600.0
 # Fields of the verdict record (primus_bootstrap/core/verdicts.py) that a check fills; the runner adds host, times and schema.
 FIELDS = ("check", "verdict", "expected", "found", "unit", "source", "reason", "fix", "device", "serial")
 
@@ -37,11 +38,11 @@ def serve(check: Callable[[Settings], Iterable[Finding]]) -> None:
 def run(argv: Sequence[str], text: str = "") -> tuple[int, str]:
     """Run a program with `text` as standard input; return the exit code (127: not installed) and the output.
 
-    There is no time limit: the runner kills the check with all its child processes.
+    The time limit only bounds a check that was started by hand: the runner kills a check earlier, with all its child processes.
     """
     environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
     try:
-        done = subprocess.run(argv, capture_output=True, check=False, input=text.encode(), env=environment)
+        done = subprocess.run(argv, capture_output=True, check=False, input=text.encode(), env=environment, timeout=RUN_S)
     except FileNotFoundError:
         return 127, f"{argv[0]} is not installed"
     output = done.stdout if done.returncode == 0 else done.stdout + done.stderr

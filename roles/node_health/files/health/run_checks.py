@@ -15,11 +15,11 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from atomic_files import write_atomic
 from finding import FAIL, FIELDS, PASS, SKIPPED, UNKNOWN, finding
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def main(arguments: list[str]) -> int:
     before = verdict_in(options.out)
     document = make_document(config, records)
     try:
-        replace(options.out, json.dumps(document, indent=1) + "\n")
+        write_atomic(options.out, json.dumps(document, indent=1) + "\n", mode=0o644)
     except OSError as error:
         sys.stderr.write(f"<3>{options.out} cannot be written and expires: {error}\n")
         return 1
@@ -180,21 +180,6 @@ def summary(records: list[Record]) -> str:
     """Return the failed and unknown records in one line."""
     wrong = [f"{record['check']} {record['device']} {record['verdict']}: {record['reason']}" for record in records]
     return "".join(f"; {text}" for text, record in zip(wrong, records) if record["verdict"] in (FAIL, UNKNOWN))  # noqa: B905 (Python 3.9)
-
-
-def replace(path: Path, text: str) -> None:
-    """Replace a file atomically: readers see the old or the new text, also after a crash."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
-    except OSError:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 if __name__ == "__main__":

@@ -1,0 +1,1 @@
+../../../../primus_bootstrap/core/child_processes.py

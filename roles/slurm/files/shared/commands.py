@@ -1,0 +1,1 @@
+../../../../primus_bootstrap/core/commands.py

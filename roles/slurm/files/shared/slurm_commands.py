@@ -1,0 +1,1 @@
+../../module_utils/slurm_commands.py
