@@ -79,21 +79,24 @@ class RedisHost:
             "_redis_plain_config": str(self.write("plain.conf", "port 0\n")),
             "_redis_password_config": str(self.write("password.conf", f"requirepass {PASSWORD}\nmasterauth {PASSWORD}\n")),
             "_redis_role_file": str(folder / "run/replication.conf"),
+            "_redis_pid_file": str(folder / "run/redis.pid"),
+            "_redis_fence_script": str(folder / "fence.sh"),
             "_redis_ask_script": str(folder / "current_primary.sh"),
             "_redis_sentinel_state": str(folder / "sentinel/sentinel.conf"),
             "_redis_sentinel_settings": str(folder / "sentinel-settings.conf"),
         }
         for name, target in (
             ("current_primary.sh.j2", "current_primary.sh"),
+            ("fence.sh.j2", "fence.sh"),
             ("redis.conf.j2", "redis.conf"),
             ("sentinel-settings.conf.j2", "sentinel-settings.conf"),
         ):
-            self.write(target, render("redis", name, **self.known))
+            self.write(target, render("redis", name, **self.known)).chmod(0o700)
 
     def write(self, name: str, text: str) -> Path:
         """Write a file below the host's folder and return its path."""
         path = self.folder / name
-        path.write_text(text.replace("/run/redis/redis-server.pid", str(self.folder / "run/redis.pid")), encoding="utf-8")
+        path.write_text(text, encoding="utf-8")
         return path
 
     def run(self, *words: str, password: str = "") -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,7 +15,7 @@ from tests.integration.redis_rig import ADDRESSES, Mount, RedisGroup
 from tests.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 # What docs/storage.md promises.
@@ -56,44 +58,113 @@ class Writer(threading.Thread):
                 self.acknowledged.append((time.monotonic(), name))
 
 
-@pytest.mark.fault
-def test_killed_primary_is_replaced_and_no_acknowledged_file_is_lost(tmp_path: Path, group: RedisGroup) -> None:
-    """Writes continue within 30 s without an error, every acknowledged file is there, and the old primary returns as a replica."""
+@dataclass(frozen=True)
+class Outage:
+    """What programs on the mount have seen of a failed primary."""
+
+    seconds: float  # until every writer had a file acknowledged again
+    files: int
+    lost: list[str]  # acknowledged files that are missing or wrong
+    errors: list[str]
+    tilted: bool  # a sentinel waited because this machine had not run it for two seconds
+
+
+@pytest.fixture
+def mount(tmp_path: Path, group: RedisGroup) -> Iterator[Mount]:
+    """A mount whose metadata are in the group."""
     if not os.access("/dev/fuse", os.W_OK):
         pytest.skip("this host cannot mount: /dev/fuse is missing or not writable")
-    mount = Mount(tmp_path / "mount", group)
+    found = Mount(tmp_path / "mount", group)
+    yield found
+    found.stop()
+
+
+def write_through(mount: Mount, group: RedisGroup, fail: Callable[[], object], restore: Callable[[], object]) -> Outage:
+    """Write files while the primary fails and when it is back; return what the writers have seen."""
     writers = [Writer(mount.path, name) for name in ("a", "b", "c")]
     try:
         for writer in writers:
             writer.start()
         until(lambda: all(len(writer.acknowledged) > 50 for writer in writers), "150 files")
-        killed = time.monotonic()
-        group.hosts[ADDRESSES[0]].kill("redis", "sentinel")
-        # A second after the kill, nothing of the old primary is on its way any more.
-        until(lambda: all(writer.acknowledged[-1][0] > killed + 1 for writer in writers), "writes after the kill")
-        seconds = max(next(at for at, _ in writer.acknowledged if at > killed + 1) for writer in writers) - killed
-        for writer in writers:
-            writer.done.set()
-            writer.join()
-        names = [name for writer in writers for _, name in writer.acknowledged]
-        lost = [name for name in names if (mount.path / name).read_text(encoding="utf-8") != name]
-        group.hosts[ADDRESSES[0]].start_redis()
-        group.hosts[ADDRESSES[0]].start_sentinel()
+        failed = time.monotonic()
+        fail()
+        # A second after the failure, nothing of the old primary is on its way any more.
+        until(lambda: all(writer.acknowledged[-1][0] > failed + 1 for writer in writers), "writes after the failure")
+        seconds = max(next(at for at, _ in writer.acknowledged if at > failed + 1) for writer in writers) - failed
+        restore()
         until(lambda: group.hosts[ADDRESSES[0]].replication().get("master_link_status") == "up", "the old primary in sync")
+        restored = time.monotonic()
+        until(lambda: all(writer.acknowledged[-1][0] > restored for writer in writers), "writes after the return")
     finally:
         for writer in writers:
             writer.done.set()
-        mount.stop()
+            writer.join()
+    names = [name for writer in writers for _, name in writer.acknowledged]
+    lost = [name for name in names if not (mount.path / name).exists() or (mount.path / name).read_text(encoding="utf-8") != name]
     tilted = any("+tilt" in (host.folder / "sentinel.log").read_text("utf-8") for host in group.hosts.values())
+    return Outage(seconds, len(names), lost, [error for writer in writers for error in writer.errors], tilted)
 
-    assert lost == []
-    assert group.hosts[ADDRESSES[0]].replication()["role"] == "slave"
-    if tilted and seconds >= LIMIT_S:
+
+def skip_if_busy(outage: Outage) -> None:
+    """Skip the test if only this machine's load made the failover slow."""
+    if outage.tilted and outage.seconds >= LIMIT_S:
         pytest.skip(
-            f"{seconds:.0f} s, and a sentinel waited half a minute because this busy machine had not run it for two seconds (+tilt)"
+            f"{outage.seconds:.0f} s, and a sentinel waited half a minute because this busy machine had not run it for two seconds (+tilt)"
         )
-    assert [error for writer in writers for error in writer.errors] == []
-    assert seconds < LIMIT_S, f"{len(names)} files"
+
+
+@pytest.mark.fault
+def test_killed_primary_is_replaced_and_no_acknowledged_file_is_lost(group: RedisGroup, mount: Mount) -> None:
+    """Writes continue within 30 s without an error, every acknowledged file is there, and the old primary returns as a replica."""
+    first = group.hosts[ADDRESSES[0]]
+
+    def restart() -> None:
+        first.start_redis()
+        first.start_sentinel()
+
+    outage = write_through(mount, group, lambda: first.kill("redis", "sentinel"), restart)
+
+    assert outage.lost == []
+    assert first.replication()["role"] == "slave"
+    skip_if_busy(outage)
+    assert outage.errors == []
+    assert outage.seconds < LIMIT_S, outage
+
+
+@pytest.mark.fault
+def test_hanging_primary_is_killed_and_replaced(group: RedisGroup, mount: Mount) -> None:
+    """Redis hangs, and its port still accepts connections. The sentinel of its host ends it, so it cannot continue as a second primary."""
+    first = group.hosts[ADDRESSES[0]]
+    redis = first.processes["redis"]
+
+    def resume() -> None:
+        redis.send_signal(signal.SIGCONT)
+        redis.wait(LIMIT_S)
+        first.start_redis()  # as systemd does
+
+    outage = write_through(mount, group, lambda: redis.send_signal(signal.SIGSTOP), resume)
+
+    assert outage.lost == []
+    assert redis.returncode == -signal.SIGKILL
+    assert first.replication()["role"] == "slave"
+    skip_if_busy(outage)
+    # JuiceFS cannot know whether the transaction that was on its way has happened, and returns an error for it.
+    assert len(outage.errors) <= 3, outage.errors
+    assert outage.seconds < LIMIT_S, outage
+
+
+def test_healthy_former_primary_is_demoted_at_once(group: RedisGroup) -> None:
+    """After a planned failover, the former primary accepts no write that would be lost, and it is not restarted."""
+    first, second, _ = group.hosts.values()
+    second.sentinel("SENTINEL", "FAILOVER", "primary")
+    until(lambda: second.primary() != first.address, "another primary")
+    switched = time.monotonic()
+    until(lambda: first.replication()["role"] == "slave", "a demoted primary", limit_s=60)
+    seconds = time.monotonic() - switched
+
+    assert first.redis("SET", "key", "value").startswith("READONLY")
+    assert first.processes["redis"].poll() is None
+    assert seconds < 5  # the sentinels alone need ten
 
 
 def test_failover_is_not_undone_by_a_restart(group: RedisGroup) -> None:

@@ -125,6 +125,15 @@ def test_settings_of_a_group_of_three() -> None:
     assert " 6380 2\n" in unit
 
 
+def test_sentinels_agree_within_half_a_minute() -> None:
+    """If the first vote fails, the next one is after twice the failover-timeout. Sentinel runs the script that ends a former primary."""
+    settings = render("redis", "sentinel-settings.conf.j2", **group("")).splitlines()
+    words = {line.split()[1]: line.split()[3] for line in settings if line.startswith("sentinel ") and len(line.split()) == 4}
+
+    assert int(words["down-after-milliseconds"]) + 2 * int(words["failover-timeout"]) < 25_000
+    assert words["client-reconfig-script"] == "/usr/local/lib/primus/redis_fence.sh"
+
+
 def test_a_group_of_two_has_a_fixed_primary() -> None:
     """Two hosts have no majority: failover stays manual."""
     known = group("", redis_group_addresses=ADDRESSES[:2], redis_primary_address="10.0.0.2")
