@@ -10,6 +10,7 @@ from tests.unit.role_module import load_role_module
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
 effects: Any = load_role_module("baseline", "host_effects")
 
@@ -22,13 +23,13 @@ Max locked memory         unlimited            8192                 bytes
 """
 
 
-def make_host(answers: dict[str, tuple[int, str]]) -> Any:
+def make_host(answers: dict[str, tuple[int, str]], root: str = "/") -> Any:
     """Return a host with program output by name; other programs are missing."""
 
     def run(argv: Sequence[str]) -> tuple[int, str]:
         return answers.get(argv[0], (127, f"{argv[0]} is not installed"))
 
-    return effects.Host("n1", check=True, run=run)
+    return effects.Host("n1", check=True, root=root, run=run)
 
 
 def outcomes(host: Any) -> dict[str, str]:
@@ -110,6 +111,30 @@ def test_apt_must_report_that_upgrades_are_off(answer: tuple[int, str], verdict:
     effects.check_upgrades(host)
 
     assert outcomes(host) == {"unattended_upgrades": verdict}
+
+
+@pytest.mark.parametrize(
+    ("answer", "verdict"), [((0, "l"), "pass"), ((0, "a"), "fail"), ((0, "not set"), "fail"), ((255, "Error parsing 99.conf"), "unknown")]
+)
+def test_needrestart_must_only_list(tmp_path: Path, answer: tuple[int, str], verdict: str) -> None:
+    """All of needrestart's files count; without a mode, Ubuntu 24.04 restarts services by itself."""
+    host = make_host({"perl": answer}, root=str(tmp_path))
+    host.at(effects.NEEDRESTART_CONF).parent.mkdir(parents=True)
+    host.at(effects.NEEDRESTART_CONF).touch()
+    effects.check_needrestart(host)
+
+    assert outcomes(host) == {"needrestart": verdict}
+    assert bool(host.failures) is (verdict == "fail")
+
+
+def test_host_without_needrestart_is_skipped(tmp_path: Path) -> None:
+    """The drop-in is written nevertheless, so the folder alone does not count."""
+    host = make_host({}, root=str(tmp_path))
+    host.at("/etc/needrestart/conf.d").mkdir(parents=True)
+    effects.check_needrestart(host)
+
+    assert outcomes(host) == {"needrestart": "skipped"}
+    assert host.failures == []
 
 
 @pytest.mark.parametrize(("answer", "verdict"), [((0, "10.0.0.1 STREAM ntp1"), "pass"), ((2, ""), "fail"), ((124, "timed out"), "unknown")])

@@ -6,12 +6,11 @@ import ipaddress
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import yaml
 from ansible.errors import AnsibleUndefinedVariable
-from ansible.parsing.dataloader import DataLoader
-from ansible.template import Templar, trust_as_template
+from ansible.template import trust_as_template
 
 from primus_bootstrap import content
+from tests.role_variables import templar_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,26 +27,12 @@ def templates() -> list[Path]:
     return sorted(content.roles_dir().glob("*/templates/**/*.j2"))
 
 
-def trusted(value: Any) -> Any:
-    """Mark every string as a template, as Ansible does for roles."""
-    if isinstance(value, dict):
-        return {key: trusted(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [trusted(item) for item in value]
-    return trust_as_template(value) if isinstance(value, str) else value
-
-
 def render(role: str, name: str, system: str = "Debian", **variables: Any) -> str:
     """Render a template with defaults and vars of the role, facts of a system, and extra variables."""
-    folder = content.roles_dir() / role
-    known: dict[str, Any] = {"ansible_managed": "Ansible managed", "ansible_facts": FACTS[system], "inventory_hostname": "n1", "groups": {}}
-    for part in ("defaults", "vars"):
-        path = folder / part / "main.yml"
-        known |= trusted(yaml.safe_load(path.read_text(encoding="utf-8"))) if path.is_file() else {}
-    text = (folder / "templates" / name).read_text(encoding="utf-8")
-    templar = Templar(loader=DataLoader(), variables={**known, **variables})
+    text = (content.roles_dir() / role / "templates" / name).read_text(encoding="utf-8")
+    templar = templar_of(role, FACTS[system], **variables)
     overrides = {"trim_blocks": True, "lstrip_blocks": False, "keep_trailing_newline": True}
-    rendered: str = templar.copy_with_new_env(**overrides).template(trust_as_template(text))
+    rendered: str = templar.copy_with_new_env(**overrides).template(trust_as_template(text), escape_backslashes=False)
     return rendered
 
 
@@ -96,6 +81,13 @@ def test_chrony_uses_configured_servers_or_the_pool(system: str) -> None:
     assert [line.split()[0] for line in pool.splitlines() if "iburst" in line] == ["pool"]
     assert [line for line in own.splitlines() if "iburst" in line] == ["server 10.0.0.1 iburst", "server 10.0.0.2 iburst"]
     assert "makestep 1 3" in own
+
+
+def test_needrestart_only_lists() -> None:
+    """Perl: a line is a comment or a statement. `l` is the mode without restarts."""
+    lines = render("baseline", "needrestart.conf.j2").splitlines()
+
+    assert [line for line in lines if not line.startswith("#")] == ["$nrconf{restart} = 'l';"]
 
 
 def hosts_lines(**variables: Any) -> list[str]:

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 # Row names of /proc/pid/limits, see proc(5).
 LIMIT_ROWS = {"memlock": "Max locked memory", "nofile": "Max open files", "nproc": "Max processes"}
+# Prints the restart mode as needrestart reads it: its file, which reads conf.d.
+NEEDRESTART_CONF = "/etc/needrestart/needrestart.conf"
+PRINT_RESTART_MODE = "our %nrconf; our $LOGPREF = q(); do shift; die $@ if $@; print $nrconf{restart} // q(not set)"
 PRINT_LIMITS = "cat /proc/self/limits"
 VIEWS = {
     "service": ["systemd-run", "--quiet", "--wait", "--pipe", "--collect", "/bin/sh", "-c", PRINT_LIMITS],
@@ -90,6 +93,16 @@ def check_upgrades(host: Host) -> None:
     compare(host, "effect.unattended_upgrades", expected='APT::Periodic::Enable "0";', found=found, fix=fix)
 
 
+def check_needrestart(host: Host) -> None:
+    """Check the restart mode that results from all of needrestart's configuration files, on a host that has it."""
+    if not host.at(NEEDRESTART_CONF).exists():
+        host.record("effect.needrestart", "skipped", expected="l", found="", reason="needrestart is not installed")
+        return
+    status, output = host.run(["perl", "-e", PRINT_RESTART_MODE, str(host.at(NEEDRESTART_CONF))])
+    fix = "remove the file in /etc/needrestart/conf.d that sets $nrconf{restart} after 90-primus.conf"
+    compare(host, "effect.needrestart", expected="l", found=output if status == 0 else "", fix=fix)
+
+
 def main() -> None:
     """Run all checks and report the verdicts."""
     module = AnsibleModule(
@@ -100,6 +113,7 @@ def main() -> None:
             "time_service": {"type": "str", "required": True},
             "time_servers": {"type": "list", "elements": "str", "required": True},
             "apt_upgrades_off": {"type": "bool", "required": True},
+            "needrestart_list_only": {"type": "bool", "required": True},
             "skipped": {"type": "list", "elements": "str", "required": True},
         },
         supports_check_mode=True,
@@ -113,6 +127,8 @@ def main() -> None:
         check_time(host, options["time_service"])
     if options["apt_upgrades_off"]:
         check_upgrades(host)
+    if options["needrestart_list_only"]:
+        check_needrestart(host)
     result = {"changed": False, "verdicts": host.verdicts, "stdout": json.dumps({"verdicts": host.verdicts})}
     if host.failures:
         module.fail_json(msg="; ".join(host.failures), **result)
