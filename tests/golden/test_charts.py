@@ -173,6 +173,64 @@ def test_replicas_have_a_budget_and_spread(role: str) -> None:
     assert unprotected <= WITHOUT_BUDGET
 
 
+def gateway(**variables: Any) -> tuple[Scope, Mapping[str, Any], tuple[dict[str, Any], ...]]:
+    """Return the variables of Higress, the pod of its gateway, and the objects of its chart."""
+    path = chart("higress")[1]
+    scope = Scope(cluster(), "higress", **{**EXTRA_VARIABLES["higress"], **variables})
+    objects = tuple(render(path, scope["_higress_values"], "higress", "higress-system"))
+    return scope, next(spec for item in objects if item["kind"] == "DaemonSet" and (spec := _pod_spec(item))), objects
+
+
+def test_the_gateway_has_no_rights_on_its_node() -> None:
+    """It is not root, cannot become it, and has a network of its own; the node forwards two ports to it."""
+    scope, pod, _ = gateway()
+    context = pod["containers"][0]["securityContext"]
+    ports = scope["_higress_port_objects"][0]["spec"]["template"]["spec"]["containers"][0]["ports"]
+
+    assert "hostNetwork" not in pod
+    assert (context["runAsNonRoot"], context["allowPrivilegeEscalation"], context["capabilities"]) == (True, False, {"drop": ["ALL"]})
+    assert {one["hostPort"]: one["containerPort"] for one in ports} == {80: 80, 443: 443}
+    assert pod["containers"][0]["readinessProbe"]
+    assert {"requests", "limits"} <= set(pod["containers"][0]["resources"])
+
+
+@pytest.mark.parametrize(("ports", "root"), [((8080, 8443), False), ((80, 443), True)])
+def test_on_the_nodes_network_only_low_ports_need_root(ports: tuple[int, int], root: bool) -> None:  # noqa: FBT001 - parametrized
+    """For network plug-ins without host ports. Then the role adds no host ports."""
+    scope, pod, _ = gateway(higress_host_network=True, higress_http_port=ports[0], higress_https_port=ports[1])
+    context = pod["containers"][0]["securityContext"]
+
+    assert pod["hostNetwork"] is True
+    assert (context["runAsUser"] == 0, context["allowPrivilegeEscalation"]) == (root, root)
+    assert "ports" not in scope["_higress_port_objects"][0]["spec"]["template"]["spec"]["containers"][0]
+
+
+def test_the_gateway_reads_no_secret_of_other_namespaces() -> None:
+    """The chart's cluster role is off. The controller demands that the gateway may list those of its own namespace."""
+    scope, pod, objects = gateway()
+    bound = [item for item in objects if any(one["name"] == pod["serviceAccountName"] for one in item.get("subjects") or ())]
+    role, binding = scope["_higress_role"]
+
+    assert bound == []
+    assert (role["kind"], role["metadata"]["namespace"], role["rules"]) == (
+        "Role",
+        "higress-system",
+        [{"apiGroups": [""], "resources": ["secrets"], "verbs": ["list"]}],
+    )
+    assert [one["name"] for one in binding["subjects"]] == [pod["serviceAccountName"]]
+
+
+def test_in_a_closed_network_higress_uses_one_registry() -> None:
+    """Its images and its plug-ins, which gateways fetch without containerd's mirrors, come from higress_hub; the bundle lists them."""
+    scope, _, objects = gateway(higress_hub="mirror.example.com:5000", higress_console=True, higress_wasm_plugins=[])
+    plugins = {item["spec"]["url"] for item in scope["_higress_objects"] if item["kind"] == "WasmPlugin"}
+    images = images_of(list(objects)) | {url.removeprefix("oci://") for url in plugins}
+
+    assert len(plugins) == 2
+    assert {image.partition("/")[0] for image in images} == {"mirror.example.com:5000"}
+    assert images <= scope.images()
+
+
 def test_volumes_have_a_limit() -> None:
     """Prometheus deletes the oldest metrics before its volume is full, and keeps silences on a volume."""
     objects = {item["kind"]: item["spec"] for item in chart("kube_prometheus_stack")[-1] if item["kind"] in ("Prometheus", "Alertmanager")}

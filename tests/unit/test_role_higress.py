@@ -48,6 +48,12 @@ PLUGIN_VALUES: dict[str, Any] = {
         ({"higress_wasm_plugins": [{"name": "p", "url": "http://h/p.wasm"}]}, False, ["higress-plugin-url"]),
         ({"higress_wasm_plugins": [{"name": "p", "url": "oci://h/p:1", "routes": ["z"]}]}, False, ["higress-plugin-route"]),
         ({"higress_host_network": False, "higress_service_type": "NodePort"}, False, []),
+        ({"higress_gateway_kind": "Deployment", "higress_service_type": "LoadBalancer"}, False, []),
+        (
+            {"higress_host_network": True, "higress_gateway_kind": "Deployment", "higress_service_type": "LoadBalancer"},
+            False,
+            ["higress-way-in"],
+        ),
     ],
 )
 def test_each_conflict_is_reported(values: dict[str, Any], harbor: bool, rules: list[str]) -> None:  # noqa: FBT001
@@ -121,6 +127,24 @@ def test_gateways_are_ready_pods_or_the_service() -> None:
 
     assert HIGRESS.addresses(results, on_nodes=True) == ["10.0.0.1"]
     assert HIGRESS.addresses(results, on_nodes=False) == ["10.1.0.1"]
+
+
+def test_nodes_forward_their_ports_to_the_gateway() -> None:
+    """The chart has no value for it. Without ports, the object removes those of an earlier apply, and nothing else."""
+    (given,) = HIGRESS.host_ports("DaemonSet", "higress-system", [80, 8443])
+    (removed,) = HIGRESS.host_ports("DaemonSet", "higress-system", [])
+
+    assert (given["kind"], given["metadata"]) == ("DaemonSet", {"name": "higress-gateway", "namespace": "higress-system"})
+    assert given["spec"]["template"]["spec"]["containers"] == [
+        {
+            "name": "higress-gateway",
+            "ports": [
+                {"name": "http", "containerPort": 80, "hostPort": 80, "protocol": "TCP"},
+                {"name": "https", "containerPort": 443, "hostPort": 8443, "protocol": "TCP"},
+            ],
+        }
+    ]
+    assert removed["spec"]["template"]["spec"]["containers"] == [{"name": "higress-gateway"}]
 
 
 @contextmanager

@@ -29,6 +29,7 @@ VARIABLES = (
     "harbor_expose",
 )
 SECRET = "primus-higress-clients"  # noqa: S105 (the name of an object)
+GATEWAY = "higress-gateway"  # the chart's name of the workload, its container and its account
 PER = {"second": ("rps", "query_per_second"), "minute": ("rpm", "query_per_minute")}
 API = "extensions.higress.io/v1alpha1"
 LABELS = {"app.kubernetes.io/managed-by": "primus-bootstrap", "primus-bootstrap.io/role": "higress"}
@@ -120,14 +121,22 @@ def _plugins(routes: Sequence[Mapping[str, Any]], plugins: Sequence[Mapping[str,
 
 
 def _reachability(values: Mapping[str, Any]) -> Iterator[Finding]:
-    kind, on_nodes = values.get("higress_gateway_kind", "DaemonSet"), values.get("higress_host_network", True)
-    if not on_nodes and values.get("higress_service_type", "ClusterIP") == "ClusterIP":
-        what = "higress_host_network is false and higress_service_type is ClusterIP: the gateway cannot be reached from outside the cluster"
-        fix = "set higress_service_type to LoadBalancer or NodePort, or keep higress_host_network true"
-        yield "higress_host_network", what, fix, "higress-way-in"
+    kind, on_nodes = values.get("higress_gateway_kind", "DaemonSet"), values.get("higress_host_network", False)
     if on_nodes and kind == "Deployment" and values.get("higress_service_type", "ClusterIP") == "LoadBalancer":
         what = "higress_host_network is true and higress_service_type is LoadBalancer: the gateway would use node ports and a load balancer"
         yield "higress_service_type", what, "set higress_host_network to false", "higress-way-in"
+
+
+def host_ports(kind: str, namespace: str, ports: Sequence[int]) -> list[dict[str, Any]]:
+    """Return the part of the gateway's workload that forwards ports of its nodes (http, https); without ports, what removes them.
+
+    The server merges it with the chart's object, and removes fields that an earlier apply with the same field manager has set.
+    """
+    named = zip(("http", "https"), (80, 443), ports, strict=False)
+    listed = [{"name": name, "containerPort": inner, "hostPort": int(port), "protocol": "TCP"} for name, inner, port in named]
+    container = {"name": GATEWAY, **({"ports": listed} if listed else {})}
+    metadata = {"name": GATEWAY, "namespace": namespace}
+    return [{"apiVersion": "apps/v1", "kind": kind, "metadata": metadata, "spec": {"template": {"spec": {"containers": [container]}}}}]
 
 
 def invalid_keys(clients: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -300,10 +309,10 @@ def addresses(results: Sequence[Mapping[str, Any]], on_nodes: bool) -> list[str]
     gateways = set()
     for one in listed:
         status, labels = one.get("status") or {}, (one.get("metadata") or {}).get("labels") or {}
-        if on_nodes and one.get("kind") == "Pod" and labels.get("app") == "higress-gateway":
+        if on_nodes and one.get("kind") == "Pod" and labels.get("app") == GATEWAY:
             if any(item.get("type") == "Ready" and item.get("status") == "True" for item in status.get("conditions") or ()):
                 gateways.add(status.get("hostIP") or "")
-        elif not on_nodes and one.get("kind") == "Service" and one["metadata"].get("name") == "higress-gateway":
+        elif not on_nodes and one.get("kind") == "Service" and one["metadata"].get("name") == GATEWAY:
             gateways |= {item.get("ip") or item.get("hostname") or "" for item in (status.get("loadBalancer") or {}).get("ingress") or ()}
     return sorted(gateways - {""})
 
@@ -336,6 +345,7 @@ class FilterModule:
         return {
             "higress_addresses": addresses,
             "higress_findings": findings,
+            "higress_host_ports": host_ports,
             "higress_ingresses": ingresses,
             "higress_obsolete": obsolete_objects,
             "higress_plugins": plugins,
