@@ -33,6 +33,7 @@ _PROGRAMS = {
     "analyze": "builtin_tasks.analyze",
     "diagnose": "diagnose.analyze",
     "env": "commandline.env_show",
+    "estimate": "estimate.estimate_program",
     "host-env": "detect.host_env",
     "preflight": "checks.preflight_program",
     "verify-env": "detect.verify_env",
