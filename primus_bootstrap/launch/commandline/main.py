@@ -31,11 +31,13 @@ _HELP = {"-h", "--help"}
 # The module of each verb; imported only when the verb runs.
 _PROGRAMS = {
     "analyze": "builtin_tasks.analyze",
+    "backend": "commandline.backend_verbs",
     "diagnose": "diagnose.analyze",
     "env": "commandline.env_show",
     "estimate": "estimate.estimate_program",
     "host-env": "detect.host_env",
     "preflight": "checks.preflight_program",
+    "recipe": "recipes.recipe_program",
     "verify-env": "detect.verify_env",
 }
 

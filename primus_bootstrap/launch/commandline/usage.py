@@ -39,6 +39,7 @@ primus-cli [--config FILE] [--output DIR] [--debug] [--dry-run] <runtime> [optio
   primus-cli preflight [--list] [--json]         check this machine; changes nothing
   primus-cli config show [--origin] [--json]     print every setting and its origin
   primus-cli config convert FILE [--output FILE] convert an experiment file of AMD Primus; print what has no counterpart
+  primus-cli recipe list|show|explain [--json]   print how models are trained: layout, batch, recompute, and why
   primus-cli estimate RECIPE [--gpus N] [--json] estimate memory and speed before a run; exit 3 if it does not fit
   primus-cli env show [--gpu MODEL] [--json]     print the variables of this host's profile, with reason and source
   primus-cli env export [--gpu MODEL]            print the same variables as lines for a shell

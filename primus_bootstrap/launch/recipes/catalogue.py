@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from primus_bootstrap.core.errors import UsageError
 from primus_bootstrap.core.suggestions import did_you_mean
 from primus_bootstrap.launch.recipes import choice
-from primus_bootstrap.launch.recipes.recipe_files import Contents, load
+from primus_bootstrap.launch.recipes.recipe_files import load_models, load_recipes, yaml_data
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,13 +18,9 @@ if TYPE_CHECKING:
 
 
 @cache
-def _contents() -> Contents:
-    return load()
-
-
 def models() -> Mapping[str, ModelShape]:
     """Return the shape of every model, by name."""
-    return _contents().models
+    return load_models()
 
 
 def model(name: str) -> ModelShape:
@@ -38,9 +34,20 @@ def model(name: str) -> ModelShape:
     return models()[name]
 
 
+@cache
 def recipes() -> tuple[Recipe, ...]:
     """Return every recipe."""
-    return _contents().recipes
+    return tuple(item for name in models() for item in recipes_of(name))
+
+
+@cache
+def recipes_of(name: str) -> tuple[Recipe, ...]:
+    """Return the recipes of a model; reads one file, not all.
+
+    Raises:
+        UsageError: There is no model of this name.
+    """
+    return load_recipes(model(name), yaml_data(f"recipes/{name}.yml"))
 
 
 def recipe(name: str) -> Recipe:
@@ -73,4 +80,4 @@ def choose(model_name: str, *, backend: str = "", gpu: str = "", gpus: int = 0, 
         PlanError: No recipe can be used; the message lists those that exist.
     """
     shape = model(model_name)
-    return choice.choose([item for item in recipes() if item.model == model_name], shape, choice.Wanted(backend, gpu, gpus, precision))
+    return choice.choose(recipes_of(model_name), shape, choice.Wanted(backend, gpu, gpus, precision))

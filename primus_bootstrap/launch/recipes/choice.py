@@ -70,10 +70,13 @@ def _gpu_distance(made_for: str, available: str) -> tuple[int, int] | None:
 
 
 def _rank(item: Recipe, wanted: Wanted) -> tuple[object, ...]:
-    """Return the order of a recipe: the nearest GPU, the nearest number of GPUs (fewer is safer than more), the best evidence."""
+    """Return the order of a recipe: the nearest GPU, the nearest number of GPUs (fewer is safer than more), the best evidence.
+
+    Of equal recipes, the first in the file is chosen.
+    """
     distance = (_gpu_distance(item.gpu, wanted.gpu) if wanted.gpu else None) or (0, 0)
     ours, asked = item.layout.gpus, wanted.gpus or item.layout.gpus
-    return *distance, ours > asked, abs(ours - asked), _EVIDENCE.index(item.evidence), BACKENDS.index(item.backend), item.name
+    return *distance, ours > asked, abs(ours - asked), _EVIDENCE.index(item.evidence), BACKENDS.index(item.backend)
 
 
 def scale(item: Recipe, shape: ModelShape, gpu: str, gpus: int) -> Recipe | None:

@@ -5,7 +5,9 @@ The counts follow the layers of the published checkpoints; tests compare them wi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from primus_bootstrap.core.structured import readable
 
@@ -69,6 +71,8 @@ class ModelShape:
     source: str = ""  # where the shape is published
     published_parameters: int = 0  # the published count, to compare parameters() with; 0: none
     published_to: int = 1  # the unit to which the published count is rounded: 1 means exact
+    # By backend: its own settings that belong to the model and that the other fields do not express.
+    keys: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
 
     def has_experts(self, layer: int) -> bool:
         """Return whether a layer, counted from 0, has experts."""

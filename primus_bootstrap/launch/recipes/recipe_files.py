@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import pkgutil
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from itertools import product
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import yaml
 
 from primus_bootstrap.core.structured import NOT_EMPTY, InvalidDataError, Issue, read, readable
-from primus_bootstrap.launch.detect.gpus import catalogue as gpu_catalogue
 from primus_bootstrap.launch.recipes.model_shape import ModelShape
 from primus_bootstrap.launch.recipes.recipe import Batch, Layout, Recipe, Recompute
 from primus_bootstrap.launch.recipes.validity import problems
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 Names = Annotated[tuple[str, ...], NOT_EMPTY]
 Evidence = Literal["published", "limited by a real out-of-memory", "derived"]
@@ -45,52 +44,38 @@ class Entry:
     evidence: Evidence = "derived"
 
 
-@readable
-@dataclass(frozen=True)
-class ModelEntry(ModelShape):
-    """One entry of models.yml."""
-
-    keys: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by backend
-
-
-@dataclass(frozen=True)
-class Contents:
-    """All models and recipes."""
-
-    models: Mapping[str, ModelShape]
-    recipes: tuple[Recipe, ...]
-
-
-def load() -> Contents:
-    """Return all models and recipes.
+def load_models() -> dict[str, ModelShape]:
+    """Return the models of models.yml by name.
 
     Raises:
-        InvalidDataError: With every mistake of every file.
+        InvalidDataError: With every mistake of the file.
     """
     issues: list[Issue] = []
-    models: dict[str, ModelShape] = {}
-    recipes: dict[str, Recipe] = {}
-    for name, data in yaml_data("models.yml").items():
-        entry = _read(ModelEntry, {**data, "name": name}, f"models.yml: {name}", issues)
-        if entry:
-            models[name] = ModelShape(**{item.name: getattr(entry, item.name) for item in fields(ModelShape)})
-            _add_recipes(entry, models[name], recipes, issues)
+    found = {name: _read(ModelShape, {**data, "name": name}, name, issues) for name, data in yaml_data("models.yml").items()}
     if issues:
-        raise InvalidDataError(issues)
-    return Contents(models, tuple(recipes.values()))
+        raise InvalidDataError(issues, origin="models.yml")
+    return found
 
 
-def _add_recipes(model: ModelEntry, shape: ModelShape, recipes: dict[str, Recipe], issues: list[Issue]) -> None:
-    for number, data in enumerate(yaml_data(f"recipes/{model.name}.yml")):
-        where = f"recipes/{model.name}.yml: entry {number + 1}"
+def load_recipes(model: ModelShape, entries: Iterable[Mapping[str, Any]]) -> tuple[Recipe, ...]:
+    """Return the recipes of a model.
+
+    Raises:
+        InvalidDataError: With every mistake of the entries.
+    """
+    issues: list[Issue] = []
+    recipes: dict[str, Recipe] = {}
+    for number, data in enumerate(entries):
+        where = f"[{number}]"
         entry = _read(Entry, data, where, issues)
         for recipe in _expanded(entry, model) if entry else ():
             if recipe.name in recipes:
                 issues.append(Issue(where, f"there are two recipes {recipe.name}", "remove one"))
-            issues += [Issue(where, f"{recipe.name}: {problem}", "correct or remove it") for problem in problems(recipe, shape)]
-            if recipe.gpu not in gpu_catalogue()["models"]:
-                issues.append(Issue(where, f"unknown GPU {recipe.gpu}", "add it to data/gpus.yml"))
+            issues += [Issue(where, f"{recipe.name}: {problem}", "correct or remove it") for problem in problems(recipe, model)]
             recipes[recipe.name] = recipe
+    if issues:
+        raise InvalidDataError(issues, origin=f"recipes/{model.name}.yml")
+    return tuple(recipes.values())
 
 
 def _read(kind: Any, data: Any, where: str, issues: list[Issue]) -> Any:
@@ -98,11 +83,11 @@ def _read(kind: Any, data: Any, where: str, issues: list[Issue]) -> Any:
     try:
         return read(kind, data)
     except InvalidDataError as error:
-        issues += [Issue(f"{where}: {issue.path}", issue.what, issue.fix) for issue in error.issues]
+        issues += [Issue(f"{where}.{issue.path}", issue.what, issue.fix) for issue in error.issues]
         return None
 
 
-def _expanded(entry: Entry, model: ModelEntry) -> Iterator[Recipe]:
+def _expanded(entry: Entry, model: ModelShape) -> Iterator[Recipe]:
     gpus, precisions = ([value] if isinstance(value, str) else list(value) for value in (entry.gpu, entry.precision))
     for gpu, precision in product(gpus, precisions):
         yield Recipe(

@@ -110,8 +110,10 @@ def _batch(recipe: Recipe, shape: ModelShape) -> Iterator[str]:
 
 
 def _precision(recipe: Recipe) -> Iterator[str]:
-    facts = gpu_catalogue()["models"].get(recipe.gpu, {})
-    if recipe.precision == "fp8" and facts.get("fp8") == "none":
+    facts = gpu_catalogue()["models"].get(recipe.gpu)
+    if facts is None:
+        yield f"unknown GPU {recipe.gpu}: data/gpus.yml does not have it"
+    elif recipe.precision == "fp8" and facts.get("fp8") == "none":
         yield f"{recipe.gpu} has no FP8"
-    if recipe.precision.startswith("mx") and not facts.get("mx", True):
+    elif recipe.precision.startswith("mx") and not facts.get("mx", True):
         yield f"{recipe.gpu} has no {recipe.precision.upper()}"
