@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import re
 from pathlib import Path
@@ -89,6 +90,46 @@ def test_debian_uses_the_repository_of_ubuntu_22_04() -> None:
     bookworm = {**NOBLE, "distribution": "debian", "version": "12", "codename": "bookworm", "kernel": "6.1.0-28-amd64"}
 
     assert plan(host=bookworm)["sources"]["entries"][0]["suite"] == "jammy"
+
+
+def test_newest_releases_are_selectable_and_older_ones_stay() -> None:
+    """The driver of ROCm 7.1 and later has its own numbers, and each series its own module."""
+    trixie = {**NOBLE, "distribution": "debian", "version": "13", "codename": "trixie", "kernel": "6.12.57+deb13-amd64"}
+    newest, debian = plan(version="7.2.4"), plan(host=trixie, version="7.1.1")
+
+    assert (newest["module_version"], newest["sources"]["pin"]["version"]) == ("6.16.13", "1:6.16.13.30300400-*")
+    assert [entry["folder"] for entry in newest["sources"]["entries"]] == ["amdgpu/30.30.4/ubuntu", "rocm/apt/7.2.4"]
+    assert {entry["suite"] for entry in debian["sources"]["entries"]} == {"noble"}
+    assert debian["module_version"] == "6.16.6"
+    for version in ("6.2.0", "6.4.0", "7.0.0"):
+        assert plan(version=version)["outcome"] == "install"
+    for version in ("570.172.08", "580.95.05", "590.48.01", "595.91.07"):
+        assert plan(H200, version=version)["outcome"] == "install"
+
+
+@pytest.mark.parametrize(
+    ("detected", "version", "reason"),
+    [
+        ({"model": "MI355X"}, "7.2.4", "7.2.4 supports MI355X on ubuntu22.04, ubuntu24.04, rhel9, not on debian13"),
+        ({"model": "MI300A"}, "7.1.1", "not on debian13"),
+        (H200, "595.91.07", "595.91.07 supports H200 on ubuntu22.04, ubuntu24.04, not on debian13"),
+    ],
+)
+def test_a_system_that_no_source_confirms_is_refused(detected: Any, version: str, reason: str) -> None:
+    """If two documents of a vendor disagree, the list has what both confirm."""
+    trixie = {**NOBLE, "distribution": "debian", "version": "13", "codename": "trixie", "kernel": "6.12.57+deb13-amd64"}
+
+    assert reason in plan({**MI300X, **detected}, trixie, version=version)["reason"]
+
+
+def test_every_series_has_sources_and_a_date() -> None:
+    """A list without them cannot be checked later. A driver that the repository lacks is not listed."""
+    for vendor in ("amd", "nvidia"):
+        for name, series in RELEASES[vendor]["series"].items():
+            assert all(source.startswith("https://") for source in series["sources"]), name
+            assert series["sources"], name
+            assert isinstance(series["read"], dt.date), name
+    assert "7.2.2" not in RELEASES["amd"]["series"]["7.2"]["releases"]
 
 
 def test_nvswitches_require_the_fabric_manager() -> None:
