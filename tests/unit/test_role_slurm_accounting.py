@@ -1,4 +1,4 @@
-"""Slurm accounting: the sacctmgr calls that are needed, the database account, and verdicts of the verification."""
+"""Slurm accounting: the sacctmgr calls that are needed, the hash of the database password, and verdicts of the verification."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from primus_bootstrap import content
-from tests.unit.role_module import load_role_module
+from tests.unit.role_module import load_file, load_role_module
 from tests.unit.test_role_templates import render
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 accounts: Any = load_role_module("slurm_accounting", "slurm_accounts")
 effects: Any = load_role_module("slurm_accounting", "slurm_accounting_effects")
-database: Any = load_role_module("slurm_accounting", "slurm_database")
+database: Any = load_file(content.roles_dir() / "slurm_accounting" / "filter_plugins" / "slurm_accounting.py")
 from ansible.module_utils import slurm_accounting_data as _ledger  # noqa: E402 - found once the role is loaded
 
 data: Any = _ledger
@@ -207,29 +207,7 @@ def test_unresponsive_slurmdbd_is_an_error() -> None:
 
 def test_password_hash_equals_that_of_the_server() -> None:
     """As in mysql.global_priv of MariaDB 10.11 for this password."""
-    assert database.hash_password("abcdefghijklmnop") == "*35FC2CB2A269DFC9A5B893D0A80324251842AD60"
-
-
-def server(schema: str, known: str, grants: str) -> Any:
-    """Return a database server with this content."""
-
-    def answer(sql: str) -> str:
-        return schema if "SCHEMATA" in sql else known if "global_priv" in sql else grants
-
-    return answer
-
-
-def test_only_missing_statements_run_and_none_contains_the_password() -> None:
-    """An empty server needs three, a changed password one, a complete server none."""
-    password = "abcdefghijklmnop"
-    grant = "GRANT ALL PRIVILEGES ON `acct`.* TO `slurm`@`localhost`"
-    fresh = database.statements(server("", "", ""), "acct", "slurm", password)
-    other = database.statements(server("acct", "*ABC", grant), "acct", "slurm", password)
-
-    assert [one.split()[0] for one in fresh] == ["CREATE", "CREATE", "GRANT"]
-    assert [one.split()[0] for one in other] == ["SET"]
-    assert not [one for one in fresh + other if password in one]
-    assert database.statements(server("acct", database.hash_password(password), grant), "acct", "slurm", password) == []
+    assert database.slurm_accounting_password_hash("abcdefghijklmnop") == "*35FC2CB2A269DFC9A5B893D0A80324251842AD60"
 
 
 def verdicts(answers: dict[str, str], *, host: str = "10.0.0.1", desired: Any = None) -> dict[str, str]:
