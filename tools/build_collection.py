@@ -156,12 +156,11 @@ def rewrite_plugin(text: str, names: Names) -> str:
 
 
 def rewrite_template(text: str, names: Names) -> str:
-    """Return a file of a role with the full names of filters and lookups, and with the collection's path of shared code."""
+    """Return a file of a role with the full names of filters and lookups."""
     one, lookup = _one_of(names.filters), _one_of(names.lookups)
     text = re.sub(rf"(\|\s*)({one})\b", rf"\1{names.collection}.\2", text)
     text = re.sub(rf"(\|\s*map\(\s*')({one})'", rf"\1{names.collection}.\2'", text)
-    text = re.sub(rf"(\b(?:lookup|query|q)\(\s*')({lookup})'", rf"\1{names.collection}.\2'", text)
-    return text.replace("{{ role_path }}/module_utils/", "{{ role_path }}/../../plugins/module_utils/")
+    return re.sub(rf"(\b(?:lookup|query|q)\(\s*')({lookup})'", rf"\1{names.collection}.\2'", text)
 
 
 def _one_of(names: Iterable[str]) -> str:

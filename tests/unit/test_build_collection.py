@@ -54,7 +54,6 @@ def test_plugins_move_and_other_files_stay(source: str, expected: str | None) ->
         ("{{ x | map('extract', redis) | list }}", "{{ x | map('extract', redis) | list }}"),
         ("{{ x | redis_urls | ansible.builtin.combine }}", "{{ x | redis_urls | ansible.builtin.combine }}"),
         ("{{ lookup('primus_cli_program') }}", "{{ lookup('primus.bootstrap.primus_cli_program') }}"),
-        ("src: '{{ role_path }}/module_utils/slurm.py'", "src: '{{ role_path }}/../../plugins/module_utils/slurm.py'"),
         ("  redis:", "  redis:"),
     ],
 )
