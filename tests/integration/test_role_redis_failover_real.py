@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.redis_rig import ADDRESSES, Mount, RedisGroup
+from tests.integration.redis_rig import ADDRESSES, Mount, RedisGroup, Writer
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -28,34 +27,6 @@ def group(tmp_path: Path) -> Iterator[RedisGroup]:
     found = RedisGroup(tmp_path / "redis")
     yield found
     found.stop()
-
-
-class Writer(threading.Thread):
-    """Writes files one after the other, and records when each was acknowledged: fsync and close returned."""
-
-    def __init__(self, folder: Path, name: str) -> None:
-        """Do not start yet."""
-        super().__init__()
-        self.folder, self.label = folder, name
-        self.acknowledged: list[tuple[float, str]] = []
-        self.errors: list[str] = []
-        self.done = threading.Event()
-
-    def run(self) -> None:
-        """Write until `done`."""
-        number = 0
-        while not self.done.is_set():
-            number += 1
-            name = f"{self.label}-{number}"
-            try:
-                with (self.folder / name).open("x", encoding="utf-8") as file:
-                    file.write(name)
-                    file.flush()
-                    os.fsync(file.fileno())
-            except OSError as error:
-                self.errors.append(f"{name}: {error}")
-            else:
-                self.acknowledged.append((time.monotonic(), name))
 
 
 @dataclass(frozen=True)
@@ -153,8 +124,24 @@ def test_hanging_primary_is_killed_and_replaced(group: RedisGroup, mount: Mount)
     assert outage.seconds < LIMIT_S, outage
 
 
-def test_healthy_former_primary_is_demoted_at_once(group: RedisGroup) -> None:
-    """After a planned failover, the former primary accepts no write that would be lost, and it is not restarted."""
+@pytest.mark.fault
+def test_planned_switch_loses_no_write(group: RedisGroup, mount: Mount) -> None:
+    """Writes wait for some seconds and do not fail. The former primary is a replica at once, with all files, and is not restarted."""
+    first = group.hosts[ADDRESSES[0]]
+    said: list[str] = []
+    outage = write_through(mount, group, lambda: said.append(first.switch_primary()), lambda: None)
+
+    assert said[0].startswith("the primary is 127.0.0.9"), said
+    assert outage.lost == []
+    assert first.replication()["role"] == "slave"
+    assert first.processes["redis"].poll() is None
+    skip_if_busy(outage)
+    assert outage.errors == []
+    assert outage.seconds < LIMIT_S, outage
+
+
+def test_former_primary_is_demoted_at_once(group: RedisGroup) -> None:
+    """After a failover that another sentinel leads, a former primary that answers becomes a replica without a restart."""
     first, second, _ = group.hosts.values()
     second.sentinel("SENTINEL", "FAILOVER", "primary")
     until(lambda: second.primary() != first.address, "another primary")
@@ -165,6 +152,20 @@ def test_healthy_former_primary_is_demoted_at_once(group: RedisGroup) -> None:
     assert first.redis("SET", "key", "value").startswith("READONLY")
     assert first.processes["redis"].poll() is None
     assert seconds < 5  # the sentinels alone need ten
+
+
+def test_switch_without_a_replica_in_sync_is_refused(group: RedisGroup) -> None:
+    """The primary stays, and writes continue: a promoted replica would lack data. On a replica the script changes nothing."""
+    first, second, third = group.hosts.values()
+    second.processes["redis"].send_signal(signal.SIGSTOP)
+    until(lambda: first.redis("SET", "key", "value") == "OK" and "lag=1" not in first.replication()["slave0"], "a replica that lags")
+    said = first.switch_primary()
+    second.processes["redis"].send_signal(signal.SIGCONT)
+
+    assert "does not have all data" in said
+    assert first.replication()["role"] == "master"
+    assert first.redis("SET", "key", "other") == "OK"
+    assert third.switch_primary() == f"this host is a replica; the primary is {first.address}"
 
 
 def test_failover_is_not_undone_by_a_restart(group: RedisGroup) -> None:

@@ -103,7 +103,7 @@ def test_check_mode_changes_no_password(tmp_path: Path) -> None:
 def test_error_contains_no_password() -> None:
     """The message contains only the first words of the command."""
     with pytest.raises(ValueError, match=r"^ACL SETUSER was answered by ERR syntax$"):
-        module.run(lambda _password, _line: "ERR syntax", FORMER, f"ACL SETUSER default >{NEW}")
+        module.run_ok(lambda _password, _line: "ERR syntax", FORMER, f"ACL SETUSER default >{NEW}")
 
 
 def test_settings_are_read_with_their_includes(tmp_path: Path) -> None:

@@ -14,24 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.redis_connection import AUTH_ERRORS, local_options, read_settings, redis_cli
+from ansible.module_utils.redis_connection import AUTH_ERRORS, local_options, read_settings, redis_cli, run_ok
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     # Sends one line with a command, authenticated with a password, and returns the answer.
     Call = Callable[[str, str], str]
-
-
-def run(call: Call, password: str, line: str) -> None:
-    """Run a command that answers OK.
-
-    Raises:
-        ValueError: Redis answered something else. The message has only the first two words, because the command may contain a password.
-    """
-    answer = call(password, line)
-    if answer != "OK":
-        raise ValueError(f"{' '.join(line.split()[:2])} was answered by {answer[:200] or 'nothing'}")
 
 
 def add(call: Call, password: str, old: str, applied: Path, *, check: bool) -> bool:
@@ -49,8 +38,8 @@ def add(call: Call, password: str, old: str, applied: Path, *, check: bool) -> b
         applied.unlink(missing_ok=True)
         return True
     # In this order, because a run that is killed in between finds the password still rejected, and repeats both.
-    run(call, old, f"CONFIG SET masterauth {password}")
-    run(call, old, f"ACL SETUSER default >{password}")
+    run_ok(call, old, f"CONFIG SET masterauth {password}")
+    run_ok(call, old, f"ACL SETUSER default >{password}")
     return True
 
 
@@ -70,7 +59,7 @@ def remove_old(call: Call, password: str, age_s: float, *, check: bool) -> bool:
     if hashes <= {hashlib.sha256(password.encode()).hexdigest()}:
         return False
     if not check:
-        run(call, password, f"ACL SETUSER default resetpass >{password}")
+        run_ok(call, password, f"ACL SETUSER default resetpass >{password}")
         for line in call(password, "CLIENT LIST TYPE normal").splitlines():
             fields = dict(word.partition("=")[::2] for word in line.split())
             if float(fields.get("age", "0")) > age_s:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ansible.module_utils.commands import run_command
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
 CALL_S = 15.0
@@ -89,6 +89,22 @@ def redis_cli(options: Sequence[Sequence[str]], password: str, arguments: Sequen
         if done.stdout.strip() and "Could not connect" not in output:
             return output
     return "" if "Could not connect" in output else output
+
+
+def run_ok(call: Callable[[str, str], str], password: str, line: str) -> None:
+    """Run a command that answers OK.
+
+    Args:
+        call: Sends one line with a command, authenticated with a password, and returns the answer.
+        password: The password.
+        line: The command. It may contain a password, so the error has only its first two words.
+
+    Raises:
+        ValueError: The answer is another one.
+    """
+    answer = call(password, line)
+    if answer != "OK":
+        raise ValueError(f"{' '.join(line.split()[:2])} was answered by {answer[:200] or 'nothing'}")
 
 
 def plain_clients(port: str) -> list[str]:
