@@ -62,6 +62,7 @@ class Plan:
     plugins: tuple[PluginFile, ...] = ()  # the files of the plug-in that defines the task, its own file first
     files: tuple[tuple[str, str], ...] = ()  # path and content of files to write before the start
     notes: tuple[str, ...] = ()  # remarks for the user
+    last_rank_logs: bool = False  # the last rank prints the progress, and not the first one
 
     @property
     def argv(self) -> tuple[str, ...]:

@@ -33,6 +33,10 @@ class Request:
     cwd: Path = Path()  # the working folder of the program
     prepared: bool = False  # hooks or patches run before the program and may create its files
     find: Callable[[Path], Path | None] = lambda path: path  # where a file of the program is on this machine; None: only in the image
+    run_dir: Path = Path()  # the run folder
+    ranks: int = 0  # processes of the run; 0: not known on this machine
+    gpu: str = ""  # model of the GPUs; empty: none, or not known on this machine
+    backend_folder: str = ""  # the setting backend.folder
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,10 @@ class Program:
 
     argv: tuple[str, ...]
     arguments: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)  # variables that it needs; the user's replace them
+    files: tuple[tuple[str, str], ...] = ()  # path and content of files to write before the start
+    notes: tuple[str, ...] = ()  # remarks for the plan
+    last_rank_logs: bool = False  # the last rank prints the progress, and not the first one
 
 
 def key_value(name: str, value: str) -> tuple[str, ...]:
@@ -65,6 +73,8 @@ class Task:
     program: Callable[[Request], Program] | None = None  # returns the program to start
     # checks the arguments on the machine where the command is typed, before anything is started or queued; returns remarks for the plan
     check: Callable[[Request], tuple[str, ...]] | None = None
+    # returns the interpreter of the task's own environment, unless the command line names one; empty: the one of the settings
+    python: Callable[[Request], str] | None = None
     help: Callable[[Request], str] | None = None  # returns the text of --help; without it, the program prints its own
     run: Callable[[Sequence[str]], int] | None = None  # runs the task, for the launcher here
     added: Callable[[str, str], tuple[str, ...]] = field(default=key_value)  # converts a hook's `extra.a.b=V` to arguments

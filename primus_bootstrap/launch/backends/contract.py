@@ -3,6 +3,7 @@
 `render` turns a run into a command; `known_keys` are the settings that the pinned version of the backend accepts. The other two parts of an
 adapter need the backend's own interpreter, so they are programs in workloads/backends/<name>: `pretrain.py` starts the backend and writes
 steps.jsonl from its log, and `parse.py` passes rendered settings through the backend's real parser without training.
+docs/backends.md, "To add a backend", has the steps.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Run:
-    """One training run. `settings` are the user's, by their common names such as train.steps; `keys` are those of the backend."""
+    """One training run. `settings` are the user's, by their common names such as train.steps; `keys` are those of the backend.
+
+    The recipe already contains what the user set: layout, batch, precision and recompute. Its own keys are weaker than `keys`.
+    """
 
     recipe: Recipe
     shape: ModelShape
@@ -41,12 +45,17 @@ class Rendered:
 
 @dataclass(frozen=True)
 class Key:
-    """A setting of the backend. `kind` is bool, int, float, str, list or any; `choices` are the only values, if there are any."""
+    """A setting of the backend. `kind` is bool, flag, int, float, str, list or any; `choices` are the only values, if there are any.
+
+    `option` sets it on the backend's command line and `off` switches it off; both are empty if the backend reads a file.
+    """
 
     name: str
     kind: str
     default: Any = None
     choices: tuple[Any, ...] = ()
+    option: str = ""
+    off: str = ""
 
 
 class Backend(Protocol):
@@ -54,6 +63,11 @@ class Backend(Protocol):
 
     name: str
     version: str  # the pinned version
+    package: str  # the Python package that has this version
+    script: str  # its program, below the folder of the workloads
+    supported: frozenset[str]  # the common settings that it uses; the user's other ones are errors
+    last_rank_logs: bool  # the last rank prints the steps, and not the first one
+    same: Mapping[str, str]  # keys of the backend that have a common setting, which the launcher must know: train_iters -> train.steps
 
     def known_keys(self) -> Mapping[str, Key]:
         """Return the accepted settings by name, from the data file of the pinned version."""

@@ -37,6 +37,7 @@ primus-cli [--config FILE] [--output DIR] [--debug] [--dry-run] <runtime> [optio
   primus-cli diagnose RUN_FOLDER                 print why a run ended
   primus-cli analyze topology [--visualize]      show GPUs, NICs, NUMA nodes, PCIe switches, links, racks and switches
   primus-cli preflight [--list] [--json]         check this machine; changes nothing
+  primus-cli backend list|check|install [NAME]   environments of the training backends: Megatron-LM
   primus-cli config show [--origin] [--json]     print every setting and its origin
   primus-cli config convert FILE [--output FILE] convert an experiment file of AMD Primus; print what has no counterpart
   primus-cli recipe list|show|explain [--json]   print how models are trained: layout, batch, recompute, and why
@@ -66,6 +67,17 @@ Summarize runs, or show the topology of this node and of its fabric as a tree.
                     (default: topology.conf of this node, if it has one)
 --recorded FILE     show what --json has written, instead of this node
 --sysfs ROOT        folder that contains sys/ and etc/; --node NAME names the node
+""",
+    "backend": """\
+primus-cli backend list [--folder DIR] [--json]
+primus-cli backend check [NAME] [--folder DIR] [--json]
+primus-cli backend install NAME [--folder DIR] [--python PYTHON] [--torch-index URL] [--from DIR] [--json]
+
+Environments of the training backends, one folder NAME-VERSION each. check ends with 3 if one is missing or was built from other packages.
+--folder DIR        folder of the environments, on storage that all nodes share (default: the setting backend.folder)
+--python PYTHON     Python that creates the environment; its torch is used if it has one, as in the images of AMD and NVIDIA
+--torch-index URL   package index of torch for the GPUs of the nodes; without it, pip's own index
+--from DIR          folder with all packages, for a machine without network
 """,
     "config": """\
 primus-cli config show [--origin] [--json]

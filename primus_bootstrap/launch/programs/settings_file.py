@@ -53,6 +53,11 @@ def from_file(path: Path, shown: str) -> list[Given]:
         raise UsageError(f"{shown}: cannot be read as {kind}: {' '.join(str(error).split())}", fix="correct the file") from error
 
 
+def from_yaml(text: str, shown: str) -> list[Given]:
+    """Return the settings of a YAML text; `shown` is its name in messages."""
+    return list(_from_yaml(text, shown))
+
+
 def refuse_primus_experiment(data: object, shown: str) -> None:
     """Check that the content of a file is not an experiment of AMD Primus.
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from primus_bootstrap.core import child_processes
-from primus_bootstrap.core.atomic_files import write_atomic
+from primus_bootstrap.core.atomic_files import write_atomic, write_if_changed
 from primus_bootstrap.core.commands import run_command
 from primus_bootstrap.core.errors import PlanError, StepError
 from primus_bootstrap.launch import masking
@@ -143,7 +143,7 @@ def run(plan: Plan, request: LaunchRequest) -> int:
         terminal = _Terminal(copy, silent=options.silent)
         show = terminal.print_output
         runner = StepRunner(run_dir, plan.topology.node_rank, plan.python, plan.words, options.hook_timeout_s, show, signals)
-        launch = _Launch(plan, task, options, terminal, signals, runner, request.settings["direct.workloads"])
+        launch = _Launch(plan, task, options, terminal, signals, runner, request)
         try:
             with preparing(run_dir):
                 plan = launch.prepare()
@@ -177,13 +177,13 @@ class _Launch:
     terminal: _Terminal
     signals: child_processes.StopSignals
     runner: StepRunner
-    workloads: str
+    request: LaunchRequest
 
     def prepare(self) -> Plan:
         """Run hooks and patches, take the snapshot and check a replay; return the changed plan."""
         plan = self.plan
         unpack_built_in(Path(plan.run_dir))
-        if not self.workloads:
+        if not self.request.settings["direct.workloads"]:
             unpack_workloads(plan.full_environment())
         write_plan(plan)
         for step in (*(hook for hook in plan.hooks if hook.phase == BEFORE), *plan.patches):
@@ -195,6 +195,8 @@ class _Launch:
             found = host_profile.host_profile(Path("/"))
             plan = torch_variables.renamed(plan, _require_torch(plan), {entry.variable: entry.value for entry in found.entries})
             write_plan(plan)
+        for path, text in plan.files:
+            write_if_changed(Path(path), text)
         run_snapshot.take(plan, Path(plan.run_dir))
         folder = plan.inherited.get("PRIMUS_REPLAY")
         if folder:
@@ -207,7 +209,7 @@ class _Launch:
         kind = PATCH if result.phase == "patch" else HOOK
         plan = plan.with_variables(result.variables, f"{kind} {Path(result.path).name}")
         extras = tuple(word for name, value in result.extras.items() for word in self.task.added(name, value))
-        plan = replace(plan, program_arguments=(*plan.program_arguments, *extras))
+        plan = direct_plan.with_arguments(plan, self.request, self.task, extras)
         if result.variables.get(_MODE) == "single" and not plan.topology.single:
             shape = replace(plan.topology, single=True, nproc=1)
             plan = replace(
@@ -219,7 +221,7 @@ class _Launch:
         """Start the program, print the output of this node's first rank, pass signals on, wait; return the exit code."""
         environment = plan.full_environment()
         folder, node, since = Path(plan.run_dir), environment["PRIMUS_NODE"], time.time()
-        ranks = [plan.topology.node_rank if plan.topology.single else plan.topology.ranks[0]]
+        ranks = _shown_ranks(plan)
         follower = follow.Follower(folder, node, ranks, self.terminal.print_output)
         reader, writer = os.pipe()
         try:
@@ -260,6 +262,16 @@ class _Launch:
                     steps.check(runner.run(step, environment))
                 except (StepError, OSError) as error:
                     self.terminal.print(str(error))
+
+
+def _shown_ranks(plan: Plan) -> list[int]:
+    """Return the ranks whose output is shown: the first one of this node, and the last one of the run if it prints the progress."""
+    shape = plan.topology
+    if shape.single:
+        return [shape.node_rank]
+    last = shape.nnodes * shape.nproc - 1
+    shows_last = plan.last_rank_logs and last in shape.ranks and last != shape.ranks[0]
+    return [shape.ranks[0], *([last] if shows_last else [])]
 
 
 def _open_log(path: Path) -> IO[bytes]:

@@ -26,6 +26,7 @@ from primus_bootstrap.launch.tasks import HERE, PYTHON, Program, Request, Task, 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from primus_bootstrap.launch.detect.gpus import GpuFindings
     from primus_bootstrap.launch.plugins.plugin_discovery import PluginFile
     from primus_bootstrap.launch.settings.layered_settings import Settings
 
@@ -109,14 +110,12 @@ def make_plan(request: LaunchRequest) -> Plan:
         raise PlanError(
             f"a run on {topology.nnodes} nodes needs --output", fix="pass --output with a folder on storage that all nodes share"
         )
-    search, variables = _virtual_environment(request)
-    python = shutil.which(settings["direct.python"], path=search)
-    if python is None:
-        fix = "pass --venv or --python with the Python that has torch"
-        raise PlanError(f"{settings['direct.python']} is not on the PATH", fix=fix)
     hooks, patches = _planned_steps(request, task, run_dir)
-    task_request = replace(_task_request(request, arguments, (*hooks, *patches)), python=python)
-    program = task.program(task_request) if task.program else Program(())
+    task_request = replace(
+        _task_request(request, arguments, (*hooks, *patches)), run_dir=run_dir, ranks=topology.nnodes * topology.nproc, gpu=_model(gpus)
+    )
+    python, variables = _interpreter(request, task, task_request)
+    program = task.program(replace(task_request, python=python)) if task.program else Program(())
     if task.launcher == PYTHON:
         topology = replace(topology, nproc=1, single=True)
     binding = numa.should_bind(settings["direct.numa"], gpus, topology.nproc)
@@ -131,15 +130,68 @@ def make_plan(request: LaunchRequest) -> Plan:
         prefix=launch_prefix(python, topology, settings["direct.torchrun_arg"], str(run_dir), bind=binding),
         program=_program_words(program.argv, python),
         program_arguments=program.arguments,
-        environment=_environment(request, task, topology, run_dir, variables),
+        environment=_environment(request, task, topology, run_dir, (*variables, *_of_program(program))),
         inherited=request.environment,
         topology=topology,
         settings=tuple(item for item in in_schema_order(settings) if not item.path.startswith(("container.", "slurm."))),
         hooks=hooks,
         patches=patches,
         plugins=plugins_of(request, task),
+        files=program.files,
+        last_rank_logs=program.last_rank_logs,
     )
-    return replace(plan, notes=(*remarks, *_notes(request, task, binding=binding)))
+    return replace(plan, notes=(*remarks, *program.notes, *_notes(request, task, binding=binding)))
+
+
+def with_arguments(plan: Plan, request: LaunchRequest, task: Task, added: Sequence[str]) -> Plan:
+    """Return the plan of the same task with more arguments, those that a hook or a patch printed.
+
+    Raises:
+        PrimusError: An argument is wrong.
+    """
+    _, arguments = chosen_task(request)
+    if task.program is None or not added:
+        return replace(plan, program_arguments=(*plan.program_arguments, *added))
+    run_dir, shape = Path(plan.run_dir), plan.topology
+    task_request = replace(
+        _task_request(request, (*arguments, *added)),
+        python=plan.python,
+        prepared=True,
+        run_dir=run_dir,
+        ranks=shape.nnodes * shape.nproc,
+        gpu=_model(host_profile.found_gpus(request.root)),
+    )
+    program = task.program(task_request)
+    return replace(plan, program_arguments=program.arguments, files=program.files).with_variables(program.environment, RUN)
+
+
+def _interpreter(request: LaunchRequest, task: Task, task_request: Request) -> tuple[str, tuple[Variable, ...]]:
+    """Return the Python that runs the program, and the variables of its virtual environment.
+
+    A task with an environment of its own uses that one, unless the command line names an interpreter: settings files name the one of the
+    native trainer. In a container, the interpreter is the image's.
+    """
+    named = request.settings.origin("direct.python").startswith("flag") or any(
+        word.partition("=")[0] == "--venv" for word in _typed_command(request)
+    )
+    own = task.python(task_request) if task.python and not named else ""
+    if own:
+        return own, ()
+    search, variables = _virtual_environment(request)
+    python = shutil.which(request.settings["direct.python"], path=search)
+    if python is None:
+        fix = "pass --venv or --python with the Python that has torch"
+        raise PlanError(f"{request.settings['direct.python']} is not on the PATH", fix=fix)
+    return python, variables
+
+
+def _model(gpus: GpuFindings) -> str:
+    """Return the model of the GPUs; empty if there are none, or if several models share a PCI id."""
+    return gpus.models[0] if len(gpus.models) == 1 else ""
+
+
+def _of_program(program: Program) -> tuple[Variable, ...]:
+    return tuple(Variable(name, value, RUN, "the backend needs it") for name, value in program.environment.items())
 
 
 def _task_request(request: LaunchRequest, arguments: tuple[str, ...], steps: Sequence[PlannedStep] = ()) -> Request:
@@ -150,6 +202,7 @@ def _task_request(request: LaunchRequest, arguments: tuple[str, ...], steps: Seq
         lambda: workloads_folder(request.settings["direct.workloads"], request.environment),
         cwd=request.cwd,
         prepared=any(step.phase in (BEFORE, PATCH) and step.origin != "built-in" for step in steps),
+        backend_folder=request.settings["backend.folder"],
     )
 
 

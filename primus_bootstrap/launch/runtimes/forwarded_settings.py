@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 ONLY_FLAGS = "--only-flags"
 _PORTABLE = "primus-cli.pyz"
+_WITH = {"direct": ("backend",)}  # the sections whose settings a runtime's flags contain as well
 
 
 def flags(request: LaunchRequest, section: str, **replacements: str) -> tuple[str, ...]:
@@ -29,7 +30,7 @@ def flags(request: LaunchRequest, section: str, **replacements: str) -> tuple[st
     words: list[str] = []
     for key in schema().values():
         item = request.settings.items[key.path]
-        if key.section != section:
+        if key.section not in (section, *_WITH.get(section, ())):
             continue
         if key.name in replacements:
             words.append(f"--{key.name.replace('_', '-')}={replacements[key.name]}")

@@ -24,7 +24,12 @@ RUNTIMES = ("direct", "container", "slurm")
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 # The sections of data/settings.yml whose flags each runtime accepts; of two flags with one name, the first counts.
-_SECTIONS = {"main": ("main",), "direct": ("main", "direct"), "container": ("main", "container", "direct"), "slurm": ()}
+_SECTIONS = {
+    "main": ("main",),
+    "direct": ("main", "direct", "backend"),
+    "container": ("main", "container", "direct", "backend"),
+    "slurm": (),
+}
 _PLAIN = ("--dry-run", "--strict", "--help", "--version", "--only-flags")
 _WITH_VALUE = ("--config", "--replay")
 _MISSING_SEPARATOR = "write -- between the options and the task: primus-cli direct -- train pretrain --config x.yaml"

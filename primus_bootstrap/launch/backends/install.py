@@ -1,0 +1,166 @@
+"""Install the environment of a backend with pip, from a list of pinned packages with hashes.
+
+torch is not in the list, because it depends on the GPUs. It is the one of the Python that creates the environment, if that has one (as in
+the images of the vendors); otherwise pip installs the release that the list names, from `torch_index` or pip's own index.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from primus_bootstrap.core.atomic_files import write_atomic
+from primus_bootstrap.core.commands import run_command
+from primus_bootstrap.core.errors import PlanError, RunError, UsageError
+from primus_bootstrap.launch.backends import environments
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from primus_bootstrap.launch.backends.contract import Backend
+    from primus_bootstrap.launch.backends.environments import Found
+
+_TORCH = "# torch=="  # the line of the list with the release of torch
+_VENV_S, _PIP_S = 300, 3600
+_VERSION = "import sys; print('%d.%d' % sys.version_info[:2])"
+_HAS_TORCH = "from importlib.metadata import version; print(version('torch'))"
+
+
+@dataclass(frozen=True)
+class Choices:
+    """How to install. `source` is a folder with all packages, for a machine without network."""
+
+    python: str = "python3"
+    torch_index: str = ""
+    source: str = ""
+    gpu_vendor: str = ""
+
+
+def install(backend: Backend, where: Path, choices: Choices, show: Callable[[str], None]) -> Found:
+    """Create the environment of a backend; return it. An existing one of the same list is kept.
+
+    Raises:
+        PrimusError: The Python does not suit, or pip failed.
+    """
+    found = environments.find(backend, where)
+    if found.state == environments.OK:
+        show(f"{found.path} is installed")
+        return found
+    where.mkdir(parents=True, exist_ok=True)
+    building = Path(tempfile.mkdtemp(prefix=f".{backend.name}-{backend.version}.", dir=where))
+    building.chmod(0o755)
+    try:
+        _build(backend, building, found.path, choices, show)
+        _put(building, found.path)
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
+    return environments.find(backend, where)
+
+
+def _build(backend: Backend, building: Path, final: Path, choices: Choices, show: Callable[[str], None]) -> None:
+    version = _python_version(choices.python)
+    own_torch = _output([choices.python, "-c", _HAS_TORCH])
+    show(f"create {final} with {choices.python} {version}")
+    options = ["--system-site-packages"] if own_torch else []
+    _run([choices.python, "-m", "venv", *options, str(building)], _VENV_S, "python -m venv", "install the package python3-venv")
+    python = str(building / "bin" / "python")
+    source = ["--no-index", "--find-links", choices.source] if choices.source else []
+    if own_torch:
+        show(f"use torch {own_torch} of {choices.python}")
+    else:
+        _install_torch(backend, python, source, choices, show)
+    show(f"install the packages of {backend.name} {backend.version}")
+    listed = building / "packages.txt"
+    listed.write_text(environments.packages(backend), "utf-8")
+    _pip(python, ["--no-deps", "--require-hashes", "--ignore-requires-python", *source, "-r", str(listed)])
+    _check(backend, python)
+    _correct_paths(building, final)
+    _record(backend, building, choices.python, version)
+
+
+def _install_torch(backend: Backend, python: str, source: Sequence[str], choices: Choices, show: Callable[[str], None]) -> None:
+    release = next((line[2:].strip() for line in environments.packages(backend).splitlines() if line.startswith(_TORCH)), "")
+    if not release:
+        return
+    if choices.gpu_vendor == "amd" and not choices.torch_index and not source:
+        fix = "pass --python with the Python of AMD's image, or --torch-index with the index of torch for this ROCm release"
+        raise PlanError("this host has AMD GPUs, and pip's torch is for NVIDIA GPUs", fix=fix)
+    show(f"install {release}")
+    index = ["--index-url", choices.torch_index] if choices.torch_index else []
+    _pip(python, [*index, *source, release])
+
+
+def _python_version(python: str) -> str:
+    found = _output([python, "-c", _VERSION])
+    if not found:
+        raise UsageError(f"{python} cannot be run", fix="pass --python with a Python 3.11 or newer")
+    if tuple(map(int, found.split("."))) < (3, 11):
+        raise UsageError(f"{python} is Python {found}, and the backends need 3.11 or newer", fix="pass --python with a newer one")
+    return found
+
+
+def _output(argv: Sequence[str]) -> str:
+    """Return the output of a short program; empty if it fails."""
+    try:
+        done = run_command(argv, timeout_s=_VENV_S)
+    except OSError:
+        return ""
+    return done.stdout.strip() if done.code == 0 else ""
+
+
+def _pip(python: str, words: Sequence[str]) -> None:
+    fix = "check the network and the index of pip (pip config list), or pass --from with a folder that has the packages"
+    _run([python, "-m", "pip", "--disable-pip-version-check", "install", *words], _PIP_S, "pip", fix)
+
+
+def _run(argv: Sequence[str], timeout_s: int, what: str, fix: str) -> None:
+    try:
+        done = run_command(argv, timeout_s=timeout_s)
+    except OSError as error:
+        raise RunError(f"{what} failed: {error}", fix=fix) from error
+    if done.code:
+        raise RunError(f"{what} failed (exit {done.code}):\n{done.last_words(15)}", fix=fix)
+
+
+def _check(backend: Backend, python: str) -> None:
+    code = f"from importlib.metadata import version; print(version({backend.package!r}))"
+    found = _output([python, "-c", code])
+    if found != backend.version:
+        raise RunError(f"the new environment has {backend.package} {found or '(none)'}", fix="report this: the list of packages is wrong")
+
+
+def _correct_paths(building: Path, final: Path) -> None:
+    """Put the final path into the scripts, which contain the one of the temporary folder."""
+    for script in (building / "bin").iterdir():
+        if script.is_file() and not script.is_symlink():
+            data = script.read_bytes()
+            if str(building).encode() in data:
+                script.write_bytes(data.replace(str(building).encode(), str(final).encode()))
+
+
+def _record(backend: Backend, building: Path, python: str, version: str) -> None:
+    facts = {
+        "schema": environments.SCHEMA,
+        "backend": backend.name,
+        "version": backend.version,
+        "packages": environments.digest(backend),
+        "python": f"{python} {version}",
+        "installed": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+    write_atomic(building / environments.RECORD, json.dumps(facts, indent=1) + "\n", mode=0o644)
+
+
+def _put(building: Path, final: Path) -> None:
+    """Give the environment its name. An older one is moved away first; runs that use it keep their open files."""
+    if final.exists():
+        old = Path(tempfile.mkdtemp(prefix=f".{final.name}.old-", dir=final.parent))
+        final.rename(old / "environment")
+        building.rename(final)
+        shutil.rmtree(old, ignore_errors=True)
+    else:
+        building.rename(final)

@@ -1,0 +1,1 @@
+"""The adapter of Megatron-LM: megatron-core, which contains megatron.training."""

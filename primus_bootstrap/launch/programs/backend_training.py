@@ -1,0 +1,133 @@
+"""`train pretrain` on a backend: which one the settings choose, its check, its interpreter and its program."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from primus_bootstrap.core.errors import UsageError
+from primus_bootstrap.core.suggestions import did_you_mean
+from primus_bootstrap.launch.backends import environments
+from primus_bootstrap.launch.backends.check import check as check_settings
+from primus_bootstrap.launch.backends.described_run import Machine, describe
+from primus_bootstrap.launch.backends.registry import NATIVE, backend, backends
+from primus_bootstrap.launch.backends.run_file import NAME, run_file
+from primus_bootstrap.launch.programs import settings_file
+from primus_bootstrap.launch.recipes import catalogue
+from primus_bootstrap.launch.self_exec import presets_in, read_program
+from primus_bootstrap.launch.tasks import Program
+
+if TYPE_CHECKING:
+    from primus_bootstrap.launch.backends.contract import Backend, Run
+    from primus_bootstrap.launch.programs.settings_file import Given
+    from primus_bootstrap.launch.programs.training_files import Files
+    from primus_bootstrap.launch.tasks import Request
+
+
+def chosen(files: Files) -> str:
+    """Return the name of the backend; empty for the native trainer. A recipe that is named without a backend chooses its own.
+
+    Raises:
+        UsageError: There is no such backend.
+    """
+    stated = [str(item.value) for item in files.given if item.name == "backend"]
+    if not stated:
+        recipes = {item.name: item.backend for item in catalogue.recipes()} if _may_be_recipe(files) else {}
+        stated = [recipes[name] for name in _names(files) if name in recipes]
+    if not stated or stated[-1] == NATIVE:
+        return ""
+    return backend(stated[-1]).name
+
+
+def _may_be_recipe(files: Files) -> bool:
+    """Reading the recipes takes a moment; a run without unknown names does not need it."""
+    return any(name.count("-") > 2 for name in _names(files))
+
+
+def _names(files: Files) -> list[str]:
+    return [*files.names, *(str(item.value) for item in files.given if item.name == "recipe")]
+
+
+def model_hint(name: str) -> str:
+    """Return the fix for a name that is a model or a recipe, and not a preset of the native trainer; empty for another name."""
+    known = name in catalogue.models() or any(item.name == name for item in catalogue.recipes())
+    return f"add backend=NAME to train this model on a backend: {', '.join(backends())}" if known else ""
+
+
+def check(request: Request, files: Files) -> tuple[str, ...]:
+    """Check the settings of a run on a backend, and render it; return remarks for the plan.
+
+    Raises:
+        PrimusError: A name or a value is wrong, or the backend cannot train this.
+    """
+    adapter = backend(chosen(files))
+    run = _run(request, adapter, files)
+    notes = adapter.render(run).notes
+    return (f"backend: {adapter.name} {adapter.version}, recipe: {run.recipe.name or 'none, the settings describe the model'}", *notes)
+
+
+def interpreter(request: Request, files: Files) -> str:
+    """Return the interpreter of the backend's environment; empty for the native trainer.
+
+    Raises:
+        PlanError: It is not installed, or has another version.
+    """
+    name = chosen(files)
+    return environments.interpreter(backend(name), environments.folder(request.backend_folder, os.environ)) if name else ""
+
+
+def program(request: Request, files: Files) -> Program:
+    """Return the program of a run on a backend.
+
+    Raises:
+        PrimusError: As `check`.
+    """
+    adapter = backend(chosen(files))
+    run = _run(request, adapter, files)
+    rendered = adapter.render(run)
+    path = request.run_dir / NAME
+    return Program(
+        (str(request.workloads() / adapter.script),),
+        ("--run", str(path), "--", *rendered.argv),
+        environment=rendered.environment,
+        files=((str(path), run_file(adapter, run)), *((str(request.run_dir / name), text) for name, text in rendered.files)),
+        last_rank_logs=adapter.last_rank_logs,
+    )
+
+
+def _run(request: Request, adapter: Backend, files: Files) -> Run:
+    workloads = request.workloads()
+    preset, named = _resolve_names(request, files)
+    checked = check_settings(adapter, workloads, (*named, *files.given), preset)
+    return describe(adapter, checked, workloads, Machine(request.ranks, request.gpu), request.run_dir)
+
+
+def _resolve_names(request: Request, files: Files) -> tuple[list[Given], list[Given]]:
+    """Return the settings of the presets that --config names, and the recipe or model that it names.
+
+    Raises:
+        UsageError: A name is neither.
+    """
+    workloads = request.workloads()
+    preset: list[Given] = []
+    named: list[Given] = []
+    recipes, presets = [item.name for item in catalogue.recipes()], presets_in(workloads)
+    for name in files.names:
+        if name in recipes or name in catalogue.models():
+            named.append(settings_file.Given("recipe" if name in recipes else "model", name, f"--config {name}"))
+        elif name in presets:
+            preset += settings_file.from_yaml(read_program(workloads, f"presets/{name}.yaml") or "", f"preset {name}")
+        elif not (request.prepared and files.is_path(name)):
+            known = [*recipes, *catalogue.models(), *presets]
+            raise UsageError(f"--config {name}: no such file, recipe, model or preset", fix=did_you_mean(name, known))
+    return preset, named
+
+
+def help_text() -> str:
+    """Return what the help of the task says about backends."""
+    names = ", ".join(f"{item.name} {item.version}" for item in backends().values())
+    return (
+        f"\nbackends: backend=NAME trains with {names} instead of the native trainer. Settings of the backend: NAME.SETTING=value.\n"
+        "Common settings that only backends have: parallel.pipeline, parallel.virtual_pipeline, parallel.context, parallel.expert,\n"
+        "parallel.sequence, parallel.shards, compute.recompute_layers. docs/backends.md describes them.\n"
+    )

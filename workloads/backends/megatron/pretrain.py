@@ -1,0 +1,87 @@
+"""Pre-train a model with Megatron-LM: `torchrun … pretrain.py --run FILE -- ARGUMENTS OF MEGATRON-LM`; primus-cli writes FILE."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if not __package__:
+    # Started by path: replace this folder in sys.path by the root.
+    sys.path[0] = str(Path(__file__).resolve().parents[3])
+
+from workloads.backends.common.program import Training, main
+from workloads.backends.common.step_writer import Device, device_of
+from workloads.backends.megatron import cpu_shim
+from workloads.backends.megatron.log_lines import read_checkpoint, read_step
+from workloads.backends.megatron.python_version import complete_typing
+from workloads.backends.megatron.resume import load_arguments
+
+if TYPE_CHECKING:
+    from workloads.backends.common.run_facts import RunFacts
+
+
+def train(facts: RunFacts, checkpoints: Path, arguments: list[str]) -> bool:
+    """Train; return whether the run stopped early, after it has written a checkpoint."""
+    complete_typing()
+    if cpu_shim.wanted():
+        cpu_shim.install()
+        arguments = cpu_shim.arguments(arguments)
+    # Megatron-LM reads the arguments of the process.
+    sys.argv = ["pretrain.py", *arguments, *load_arguments(checkpoints, facts.resume, facts.start_from)]
+    import torch  # noqa: PLC0415 - after the shim
+    from megatron.training import get_args  # noqa: PLC0415 - the same
+    from megatron.training.training import pretrain  # noqa: PLC0415 - the same
+
+    from workloads.backends.megatron import model  # noqa: PLC0415 - the same
+
+    _use_compiled_helpers()
+    early = False
+    try:
+        pretrain(_configuration(), model.datasets, _model_type(), model.forward_step)
+    except SystemExit as ended:  # Megatron-LM has received SIGTERM or reached a limit of time, and has written a checkpoint
+        if ended.code:
+            raise
+        early = int(get_args().curr_iteration) + 1 < facts.steps
+    if torch.distributed.is_initialized():
+        torch.distributed.barrier()
+        torch.distributed.destroy_process_group()
+    return early
+
+
+def _use_compiled_helpers() -> None:
+    """Leave the compilation of the data sets' helpers out: the wheel has the compiled module, and no makefile."""
+    from megatron.core.datasets import utils  # noqa: PLC0415 - after the shim
+
+    if importlib.util.find_spec("megatron.core.datasets.helpers_cpp"):
+        utils.compile_helpers = lambda: None
+
+
+def _configuration() -> object:
+    from megatron.training.argument_utils import gpt_config_from_args, pretrain_cfg_container_from_args  # noqa: PLC0415 - after the shim
+    from megatron.training.arguments import parse_and_validate_args  # noqa: PLC0415 - the same
+
+    args = parse_and_validate_args()
+    return pretrain_cfg_container_from_args(args, gpt_config_from_args(args))
+
+
+def _model_type() -> object:
+    from megatron.core.enums import ModelType  # noqa: PLC0415 - after the shim
+
+    return ModelType.encoder_or_decoder
+
+
+def _device(precision: str) -> Device:
+    import torch  # noqa: PLC0415 - after the shim
+
+    from workloads.common import device as devices  # noqa: PLC0415 - imports torch
+
+    device = torch.device("cpu" if cpu_shim.wanted() else "cuda")
+    return device_of(devices.device_name(device), devices.compute_units(device), precision, lambda: devices.peak_memory_gib(device))
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")  # tensor and context parallelism require it on many devices
+    sys.exit(main("pretrain", Training(train, read_step, read_checkpoint, _device), sys.argv[1:]))
