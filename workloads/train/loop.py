@@ -16,6 +16,7 @@ from workloads.common.errors import STOPPED_EARLY, NotFiniteError, SettingsError
 from workloads.train.checkpoint import Checkpoints
 from workloads.train.data import Batches, Part
 from workloads.train.fault_injection import FaultInjector
+from workloads.train.hugging_face import is_hugging_face, load_weights, save_weights
 from workloads.train.load_settings import known_settings, value_of
 from workloads.train.parallel import build_model
 from workloads.train.schedule import learning_rate
@@ -75,6 +76,7 @@ class Trainer:
             self._save_if_due(final=stopped or (self.step == last and self.settings.checkpoint.at_end))
             saving_s = time.perf_counter() - ended
         batches.close()
+        self._export(stopped=stopped)
         self.checkpoints.close()
         if telemetry:
             telemetry.close("stopped early" if stopped else "done")
@@ -141,6 +143,16 @@ class Trainer:
                 fix="free space or repair the storage, then restart the run: it resumes from the newest complete checkpoint",
             )
 
+    def _export(self, *, stopped: bool) -> None:
+        """Write the weights in the format of Hugging Face after the last step, if the settings ask for it."""
+        if stopped or not self.settings.checkpoint.export:
+            return
+        folder = Path(self.settings.checkpoint.export)
+        with self.watchdog.phase("checkpoint"):
+            self._start_clock(startup=False)
+            save_weights(folder, self.model, self.settings.model, is_first=self.group.is_first)
+        self._print(f"weights of Hugging Face written to {folder}")
+
     def _resume(self) -> None:
         """Load the newest good checkpoint, or the weights of another run, or nothing."""
         resume, start_from = self.settings.checkpoint.resume, self.settings.checkpoint.start_from
@@ -156,6 +168,9 @@ class Trainer:
             self.checkpoints.load(path, self.model, self.optimizer)
             self.step, self.sequence = manifest.step, manifest.facts["sequence"]
             self._print(f"resumed from {path}: step {self.step}, sequence {self.sequence}, written by {manifest.facts['world_size']} ranks")
+        elif start_from and is_hugging_face(Path(start_from)):
+            load_weights(Path(start_from), self.model, self.settings.model)
+            self._print(f"weights of Hugging Face from {start_from}")
         elif start_from:
             self.checkpoints.require_good(Path(start_from))
             self._compare(self.checkpoints.read(Path(start_from)).facts["settings"], Path(start_from))

@@ -7,6 +7,7 @@ Architecture: "The Llama 3 Herd of Models", arXiv:2407.21783, section 3.2.
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -132,8 +133,21 @@ class Transformer(nn.Module):
 def rotary_angles(model: ModelSettings, length: int, device: torch.device) -> Tensor:
     """Return the angle of each position and pair of a head's values (RoFormer, arXiv:2104.09864, section 3.2.2)."""
     pairs = model.width // model.heads // 2
-    frequency_C = model.rope_theta ** (-torch.arange(pairs, device=device, dtype=torch.float32) / pairs)
+    frequency_C = _scaled(model, model.rope_theta ** (-torch.arange(pairs, device=device, dtype=torch.float32) / pairs))
     return torch.outer(torch.arange(length, device=device, dtype=torch.float32), frequency_C)
+
+
+def _scaled(model: ModelSettings, frequency_C: Tensor) -> Tensor:
+    """Divide low frequencies by the factor, and blend those between low and high: "The Llama 3 Herd of Models", section 3.4.2.
+
+    Constants and blending as in https://github.com/meta-llama/llama-models/blob/main/models/llama3/model.py (apply_scaling).
+    """
+    if model.rope_factor == 1.0:
+        return frequency_C
+    turns_C = model.rope_trained_length * frequency_C / (2 * math.pi)  # turns within the trained length
+    low, high = model.rope_low_frequency, model.rope_high_frequency
+    kept_C = ((turns_C - low) / (high - low)).clamp(0, 1)
+    return frequency_C * (kept_C + (1 - kept_C) / model.rope_factor)
 
 
 def rotate(x_BHLC: Tensor, angles_LC: Tensor) -> Tensor:

@@ -30,6 +30,12 @@ class ModelSettings:
     kv_heads: int = setting(2, "key and value heads; fewer than `heads` is grouped-query attention", at_least=1)
     ffn_width: int = setting(192, "inner width of the feed-forward network, or of one expert", at_least=1)
     rope_theta: float = setting(500000.0, "base of the rotary position embedding", above=0)
+    rope_factor: float = setting(
+        1.0, "Llama 3.1's scaling of low rotary frequencies, for longer sequences; 1 is none, Llama 3.1 has 8", at_least=1
+    )
+    rope_low_frequency: float = setting(1.0, "wavelengths above rope_trained_length over this are scaled (only with rope_factor)", above=0)
+    rope_high_frequency: float = setting(4.0, "wavelengths below rope_trained_length over this are kept (only with rope_factor)", above=0)
+    rope_trained_length: int = setting(8192, "sequence length before the scaling (only with rope_factor)", at_least=1)
     norm_eps: float = setting(1e-5, "added to the mean square in RMSNorm", above=0)
     dropout: float = setting(0.0, "share of a block's output that is dropped in training, 0 to below 1; Llama uses 0", at_least=0, below=1)
     experts: int = setting(0, "experts per block; 0 makes the model dense", at_least=0)
@@ -123,7 +129,10 @@ class CheckpointSettings:
         "auto",
         "auto: resume from the newest good checkpoint, if any; never; or the path of a checkpoint (a restart resumes from its own newest)",
     )
-    start_from: str = setting("", "path of a checkpoint whose weights initialize a run without a checkpoint")
+    start_from: str = setting(
+        "", "path of a checkpoint, or of a folder with weights of Hugging Face, whose weights initialize a run without a checkpoint"
+    )
+    export: str = setting("", "folder for weights in the format of Hugging Face, written after the last step; empty means none")
 
 
 @dataclass(frozen=True, slots=True)
