@@ -132,8 +132,9 @@ class Needs:
 class Locked:
     """One item of a lock. `path` is its path in the bundle. A size of 0 is unknown.
 
-    The sha256 of an image is the digest of its manifest, and its path is empty, because a bundle contains no images. `pinned` means that
-    a role, a commit or the reference determines the checksum; otherwise `bundle lock` recorded it.
+    The sha256 of an image is the digest of its manifest, its url is NAME:TAG@DIGEST, and its path is empty: a bundle has its parts by their
+    digests (image_layout). `pinned` means that a role, a commit or the reference determines the checksum; otherwise `bundle lock`
+    recorded it.
     """
 
     kind: Kind
@@ -170,8 +171,13 @@ class Lock:
 
     @property
     def files(self) -> tuple[Locked, ...]:
-        """The items that a bundle contains."""
+        """The items that every bundle contains as files."""
         return tuple(item for item in self.items if item.path)
+
+    @property
+    def images(self) -> tuple[Locked, ...]:
+        """The images, which a bundle contains if `bundle create --images` wrote it."""
+        return tuple(item for item in self.items if item.kind == "image")
 
     def pin(self, need: Need) -> Pin:
         """Return what determines the content: the role or reference (`pinned`), this lock (`lock`), or nothing (`unpinned`).

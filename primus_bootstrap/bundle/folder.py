@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.bundle import apt, registry, wheels
+from primus_bootstrap.bundle import apt, image_layout, registry, wheels
 from primus_bootstrap.bundle.artifacts import BundleError, Lock, Locked, Target
 from primus_bootstrap.bundle.index import packages_text, release_text
 from primus_bootstrap.bundle.lock_file import NAME, lock_text
@@ -48,17 +48,34 @@ def check(lock: Lock, folder: Path) -> State:
         content = (folder / path).read_bytes() if (folder / path).is_file() else None
         _add(state, path, None if content is None else content == text.encode())
     expected = {*(item.path for item in lock.files), *_generated_names(lock)}
+    if image_layout.exists(folder):
+        _check_images(lock, folder, state)
+        expected |= image_layout.names(lock.images, folder)
     present = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir()) if folder.is_dir() else []
     state.surplus = [name for name in present if name not in expected]
     return state
 
 
-def create(
-    lock: Lock, folder: Path, *, sources: Callable[[Target], apt.Sources], cache: Path, progress: Callable[[str], None]
+def create(  # noqa: PLR0913 - all needed
+    lock: Lock,
+    folder: Path,
+    *,
+    sources: Callable[[Target], apt.Sources],
+    cache: Path,
+    progress: Callable[[str], None],
+    images: bool = False,
 ) -> dict[str, str]:
     """Download the missing files of a bundle, then write its indexes; return the failures by path.
 
     After an interruption, the next call continues: a file gets its name after its checksum was verified.
+
+    Args:
+        lock: What the bundle contains.
+        folder: The folder of the bundle.
+        sources: Returns the package sources of a target.
+        cache: apt's folder.
+        progress: Receives one line per step.
+        images: Whether to download the images as well, or to complete those of an earlier call.
 
     Raises:
         BundleError: The folder cannot be written, or it contains other files.
@@ -76,11 +93,20 @@ def create(
             part.unlink(missing_ok=True)
         done = len([item for item in missing if (folder / item.path).is_file()])
         progress(f"{done} of {len(missing)} downloaded")
+    if images or image_layout.exists(folder):
+        failed |= image_layout.fetch(lock.images, folder, progress)
     if not failed:
         for path, text in _generated(lock, folder, State()):
             write_if_changed(folder / path, text, mode=0o644)
         (folder / _BEGUN).unlink()
     return failed
+
+
+def _check_images(lock: Lock, folder: Path, state: State) -> None:
+    found = list(image_layout.faults(lock.images, folder))
+    state.missing += [f"{path} of {item.name}" for item, path, fault in found if fault == "missing"]
+    state.damaged += [f"{path} of {item.name}" for item, path, fault in found if fault == "damaged"]
+    state.whole += len(lock.images) - len({item.name for item, _, _ in found})
 
 
 def _prepare(folder: Path) -> None:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     # Checks the content of a downloaded file; returns the problem, or an empty string.
     Proof = Callable[[Path], str]
 
+_MOVED_TAG = "find out why it was moved; to use the new image, delete its entry in bundle.lock.yaml and run `primus-bootstrap bundle lock`"
+
 
 def make_lock(  # noqa: PLR0913 - all needed
     needs: Needs,
@@ -115,7 +117,7 @@ def _resolve(need: Need, before: Lock, proofs: Mapping[str, Proof]) -> Locked | 
         case "wheel":
             return wheels.resolve(need)
         case "image":
-            return _image(need)
+            return _image(need, before)
         case _ if need.sha256:
             return _file(need, need.sha256, pinned=True)
         case _:
@@ -130,14 +132,19 @@ def _file(need: Need, sha256: str, *, pinned: bool, size_bytes: int = 0) -> Lock
     return Locked("file", need.name, need.version, url=need.name, sha256=sha256, size_bytes=size_bytes, path=path, pinned=pinned)
 
 
-def _image(need: Need) -> Locked | Unresolved:
-    """Return the image with its current digest; a tag may point to another image later."""
+def _image(need: Need, before: Lock) -> Locked | Unresolved:
+    """Return the image as NAME:TAG@DIGEST. A tag that points to another image than in the earlier lock is unresolved."""
     try:
         found = registry.digest_of(need.name)
     except BundleError as error:
         return Unresolved(f"image {need.name}", error.what, error.fix)
-    digest = f"sha256:{found}"
-    return Locked("image", need.name, "", url=need.name, sha256=found, size_bytes=0, path="", pinned=need.name.endswith(f"@{digest}"))
+    pinned = need.name.endswith(f"@sha256:{found}")
+    locked = before.find(need)
+    if locked and locked.sha256 != found:
+        why = f"its tag points to sha256:{found} now, and the lock has sha256:{locked.sha256}"
+        return Unresolved(f"image {need.name}", why, _MOVED_TAG)
+    url = need.name if pinned else f"{need.name}@sha256:{found}"
+    return Locked("image", need.name, "", url=url, sha256=found, size_bytes=0, path="", pinned=pinned)
 
 
 def _recorded(need: Need, proof: Proof | None) -> Locked | Unresolved:

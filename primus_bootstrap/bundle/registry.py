@@ -34,7 +34,7 @@ _MANIFESTS = (
 )
 # https://github.com/helm/helm/blob/v3.18.4/pkg/registry/constants.go
 _CHART_LAYER = "application/vnd.cncf.helm.chart.content.v1.tar+gzip"
-_FIX = "check that this machine can access the registry without a login, and that the registry has this version"
+FIX = "check that this machine can access the registry without a login, and that the registry has this version"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +107,22 @@ def fetch_chart(url: str, version: str, sha256: str, part: Path) -> str:
     return ""
 
 
+def fetch_blob(text: str, sha256: str, part: Path, *, is_manifest: bool) -> None:
+    """Download a manifest or another part of an image to a path. The caller compares the checksum.
+
+    Raises:
+        BundleError: The registry does not return it.
+    """
+    try:
+        with (
+            _request(parse_reference(text), f"{'manifests' if is_manifest else 'blobs'}/sha256:{sha256}") as answer,
+            part.open("wb") as stream,
+        ):
+            shutil.copyfileobj(answer, stream, _BLOCK_BYTES)
+    except (OSError, ValueError) as error:
+        raise BundleError(f"{text}: {error}", fix=FIX) from error
+
+
 def _chart_reference(url: str, version: str) -> Reference:
     # A tag cannot contain a plus sign: Helm replaces it with an underscore.
     return parse_reference(f"{url.removeprefix('oci://')}:{version.replace('+', '_')}")
@@ -117,9 +133,9 @@ def _manifest(reference: Reference, shown: str) -> bytes:
         with _request(reference, f"manifests/{reference.digest or reference.tag}") as answer:
             content: bytes = answer.read(_MANIFEST_BYTES + 1)
     except (OSError, ValueError) as error:
-        raise BundleError(f"{shown}: {error}", fix=_FIX) from error
+        raise BundleError(f"{shown}: {error}", fix=FIX) from error
     if len(content) > _MANIFEST_BYTES:
-        raise BundleError(f"{shown}: the registry's manifest is larger than {_MANIFEST_BYTES} bytes", fix=_FIX)
+        raise BundleError(f"{shown}: the registry's manifest is larger than {_MANIFEST_BYTES} bytes", fix=FIX)
     return content
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from primus_bootstrap import content
-from primus_bootstrap.bundle import charts, lock_file
+from primus_bootstrap.bundle import charts, image_layout, lock_file
 from primus_bootstrap.bundle import folder as bundle_folder
 from primus_bootstrap.bundle.apt import Sources
 from primus_bootstrap.bundle.artifacts import NOT_LOCKED, BundleError, Use
@@ -49,6 +49,7 @@ _UNPINNED = {
 LockFile = Annotated[
     Path | None, typer.Option("--lock", help="The lock file; bundle.lock.yaml next to hosts.yaml by default.", metavar="FILE")
 ]
+Images = Annotated[bool, typer.Option("--images", help="Also download the images, all platforms of each.")]
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="Folder of the bundle; bundle next to hosts.yaml by default.", metavar="DIR")]
 
 
@@ -132,6 +133,7 @@ def create(
     inventory: HostsFileOption = DEFAULT_HOSTS,
     lock: LockFile = None,
     out: Out = None,
+    images: Images = False,
     vault_password_file: VaultPasswordFile = None,
 ) -> None:
     """Download everything in the lock file, verify every checksum, and write the folder. Continues after an interruption."""
@@ -139,7 +141,7 @@ def create(
     locked = _require_lock(cluster, lock)
     target = out or _default_out(cluster)
     _warn_if_incomplete(cluster, locked)
-    failed = bundle_folder.create(locked, target, sources=_sources(cluster), cache=_cache(), progress=say)
+    failed = bundle_folder.create(locked, target, sources=_sources(cluster), cache=_cache(), progress=say, images=images)
     if failed:
         for path, why in failed.items():
             emit(f"{path}: {why}")
@@ -167,7 +169,14 @@ def check(
     whole = state.complete and not missing
     if as_json:
         emit_json(
-            {"schema": SCHEMA, "bundle": str(target), "whole": whole, "not_locked": missing, **_lists(state), **_external_json(needs)}
+            {
+                "schema": SCHEMA,
+                "bundle": str(target),
+                "whole": whole,
+                "not_locked": missing,
+                **_lists(state),
+                **_external_json(needs, image_layout.exists(target)),
+            }
         )
     else:
         for word, names in _lists(state).items():
@@ -175,7 +184,8 @@ def check(
                 emit(f"{word}: {name}")
         for name in missing:
             emit(f"{NOT_LOCKED}: {name}")
-        _print_images(needs)
+        if not image_layout.exists(target):
+            _print_images(needs)
         _print_external(needs)
         emit(f"{short(target)}: {state.whole} of {state.whole + len(state.missing) + len(state.damaged)} files are complete")
     if not whole:
@@ -225,7 +235,7 @@ def _proofs(needs: Needs, cluster: Cluster) -> dict[str, Callable[[Path], str]]:
 
 def _print_images(needs: Needs) -> None:
     for need in needs.of("image"):
-        emit(f"not in the bundle: image {need.name}")
+        emit(f"not in the bundle: image {need.name}\n  fix: run `{program()} bundle create` with --images, or copy it to your registry")
 
 
 def _print_external(needs: Needs) -> None:
@@ -233,8 +243,8 @@ def _print_external(needs: Needs) -> None:
         emit(f"not in the bundle: {item.what} ({item.role}, {_hosts_text(item.hosts)})\n  fix: {item.how}")
 
 
-def _external_json(needs: Needs) -> dict[str, Any]:
-    return {"images": [need.name for need in needs.of("image")], "beyond": [asdict(item) for item in needs.external]}
+def _external_json(needs: Needs, has_images: bool = False) -> dict[str, Any]:  # noqa: FBT002 - a fact of the bundle
+    return {"images": [] if has_images else [need.name for need in needs.of("image")], "beyond": [asdict(item) for item in needs.external]}
 
 
 def _sources(cluster: Cluster) -> Callable[[Target], Sources]:
