@@ -15,11 +15,11 @@ import yaml
 
 from primus_bootstrap import content
 from primus_bootstrap.core import verdicts
-from primus_bootstrap.launch.detect import gpus, profiles, verify_env
+from primus_bootstrap.launch.detect import gpus, nic_families, profiles, verify_env
 
 DATA = Path(gpus.__file__).parents[1] / "data"
 ROLE = content.roles_dir() / "gpu_env"
-SECTIONS = [(file, name) for file in ("base", "vendors", "models", "networks") for name in profiles.profile_data(file)]
+SECTIONS = [(file, name) for file in ("base", "vendors", "models", "networks", "nics") for name in profiles.profile_data(file)]
 FACTS = {"socket_interface", "nccl_socket_interface", "hca_list", "gid_index"}
 MODELS = {
     "MI100", "MI210", "MI250", "MI250X", "MI300A", "MI300X", "MI308X", "MI325X", "MI350X", "MI355X",
@@ -39,26 +39,50 @@ LEFT_OUT = {
 def test_every_entry_has_a_value_a_reason_and_a_source(file: str, section: str) -> None:
     """An entry has no unknown keys."""
     for entry in profiles.profile_data(file)[section]:
-        assert set(entry) <= {"variable", "value", "value_from", "reason", "source", "when"}, entry
+        assert set(entry) <= {"variable", "value", "value_from", "reason", "source", "conflict", "when"}, entry
         assert re.fullmatch(r"[A-Z][A-Z0-9_]*", entry["variable"])
         assert ("value" in entry) != ("value_from" in entry), entry
         assert isinstance(entry.get("value", ""), str), f"{entry['variable']}: quote the value"
         assert entry.get("value_from", "gid_index") in FACTS
         assert len(entry["reason"]) > 20
         assert entry["source"].startswith("https://")
-        assert set(entry.get("when", {})) <= {"gpus", "form", "nic"}
+        assert set(entry.get("when", {})) <= {"gpus", "form"}
 
 
 def test_no_layer_sets_a_variable_twice() -> None:
-    """Layers are: base with one vendor, `all` with one kind of network, and each model."""
+    """Layers are: base with one vendor, `all` with one kind of network and one family of cards, and each model."""
     base, networks = profiles.profile_data("base")["base"], profiles.profile_data("networks")
     together: list[list[Any]] = [[*base, *entries] for entries in profiles.profile_data("vendors").values()]
     together += [[*networks["all"], *entries] for name, entries in networks.items() if name != "all"]
+    fabrics = [[*networks["all"], *entries] for name, entries in networks.items() if name != "all"]
+    together += [[*fabric, *entries] for fabric in fabrics for entries in profiles.profile_data("nics").values()]
     together += [list(entries) for entries in profiles.profile_data("models").values()]
     for entries in together:
         counted = Counter(entry["variable"] for entry in entries)
 
         assert not [name for name, count in counted.items() if count > 1]
+
+
+def test_every_family_of_cards_has_ids_a_source_and_variables() -> None:
+    """The two files have the same families. A PCI vendor with a driver is one family."""
+    families = nic_families.families()
+    keys = [(one["vendor"], driver) for one in families.values() for driver in one["drivers"]]
+
+    assert set(families) == set(profiles.profile_data("nics"))
+    assert len(keys) == len(set(keys))
+    for one in families.values():
+        assert set(one) == {"cards", "vendor", "drivers", "source"}
+        assert re.fullmatch(r"[0-9a-f]{4}", one["vendor"])
+        assert one["source"].startswith("https://")
+
+
+def test_conflicts_between_sources_are_documented() -> None:
+    """An entry whose value another source contradicts says so in gpu.json and in docs/profiles.md."""
+    page = (content.content_root() / "docs" / "profiles.md").read_text(encoding="utf-8").partition("## Conflicts between sources")[2]
+    entries = [entry for file, section in SECTIONS for entry in profiles.profile_data(file)[section]]
+
+    assert {entry["variable"] for entry in entries if "conflict" in entry} == {"HSA_NO_SCRATCH_RECLAIM"}
+    assert all(f"`{entry['variable']}`" in page for entry in entries if "conflict" in entry)
 
 
 def test_variables_that_harm_some_jobs_are_not_set_and_are_documented() -> None:

@@ -69,17 +69,30 @@ def test_a_storage_port_does_not_replace_a_denied_compute_port(look: Look) -> No
 
 
 def test_cards_of_amd_pensando_have_variables_of_their_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Only if all chosen ports are such cards; Broadcom's ports have none of them."""
+    """Only if all chosen ports are such cards. Broadcom's have others; a mixture has none."""
     root = expand("mi300x-roce", tmp_path / "root")
-    names = ("NCCL_IB_USE_INLINE", "NCCL_IGNORE_CPU_AFFINITY", "NCCL_MAX_P2P_CHANNELS")
-    counts: list[int] = []
+    found: list[tuple[str, bool, str]] = []
     for cards in ((), range(7), range(8)):
         for number in cards:
             (root / f"sys/class/infiniband/bnxt_re{number}/device/vendor").write_text("0x1dd8\n")
-        text = run(capsys, root, tmp_path / f"out{len(counts)}").env("30-network.env")
-        counts.append(sum(name in text for name in names))
+        outcome = run(capsys, root, tmp_path / f"out{len(found)}")
+        values = dict(line.split("=", 1) for line in outcome.env("30-network.env").splitlines() if line.startswith(("NCCL", "UCCL")))
+        family = outcome.facts["network"]["nic_family"]
+        found.append((family, "NCCL_IB_USE_INLINE" in values, values.get("UCCL_IB_MAX_INFLIGHT_BYTES", "")))
 
-    assert counts == [0, 0, 3]
+    assert found == [("bnxt", False, '"1572864"'), ("", False, ""), ("ainic", True, '"4194304"')]
+
+
+@pytest.mark.parametrize(("driver", "family"), [("bnxt_en", "bnxt"), ("vfio-pci", "")])
+def test_a_card_with_another_driver_is_of_no_family(tmp_path: Path, capsys: pytest.CaptureFixture[str], driver: str, family: str) -> None:
+    """The driver distinguishes cards of one vendor. If it cannot be read, the vendor decides, as on the other machines of these tests."""
+    root = expand("mi300x-roce", tmp_path / "root")
+    for number in range(8):
+        (root / f"sys/class/infiniband/bnxt_re{number}/device/driver").symlink_to(f"../../../../bus/pci/drivers/{driver}")
+    outcome = run(capsys, root, tmp_path / "out")
+
+    assert outcome.facts["network"]["nic_family"] == family
+    assert ("UCCL_IB_MAX_INFLIGHT_BYTES" in outcome.env("30-network.env")) is bool(family)
 
 
 def test_h200_uses_infiniband_without_a_gid_index(look: Look) -> None:
@@ -88,6 +101,7 @@ def test_h200_uses_infiniband_without_a_gid_index(look: Look) -> None:
 
     assert (outcome.facts["model"], outcome.facts["count"], outcome.facts["arch"]) == ("H200", 8, "sm_90")
     assert outcome.facts["network"]["kind"] == "ib"
+    assert outcome.facts["network"]["nic_family"] == "connectx"
     assert outcome.facts["network"]["hca_list"] == "=" + ",".join(f"mlx5_{n}:1" for n in (0, 1, 2, 3, 10, 11, 12, 13))
     assert "GID" not in outcome.env("30-network.env")
     assert outcome.facts["network"]["socket_interface"]["name"] == "eno1"

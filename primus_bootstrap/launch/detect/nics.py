@@ -21,6 +21,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.launch.detect import sysfs
+from primus_bootstrap.launch.detect.nic_families import family_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 
 IB, ROCE, NO_FABRIC = "ib", "roce", "none"
 _KINDS = {"InfiniBand": IB, "Ethernet": ROCE}
-# Families of network cards that have variables of their own, by PCI vendor: https://pci-ids.ucw.cz/read/PC/1dd8 (AMD Pensando: Pollara)
-_FAMILIES = {"0x1dd8": "ainic"}
 _GIDS = 256  # upper limit of GID table entries to read; the known NICs have at most this many
 
 
@@ -51,7 +50,7 @@ class Port:
     gid_index: int | None  # the RoCE v2 entry with an IPv4 address, or None
     path: tuple[str, ...] = ()
     link_local: bool = False  # RoCE: every address of the port is link-local (169.254.0.0/16, fe80::/10)
-    vendor: str = ""  # the PCI vendor of the device, such as 0x15b3
+    family: str = ""  # of the card, as in data/nics.yml; empty if it is not listed there
     physical_function: str = ""  # the PCI address of the physical function on this host, for a virtual function
     chosen: bool | None = None  # None until `choose_ports` has decided; `reason` then explains the decision
     denied: bool = False
@@ -87,7 +86,7 @@ class Fabric:
     @property
     def family(self) -> str:
         """The family of network cards that all chosen ports share, such as `ainic`; empty for any other card."""
-        families = {_FAMILIES.get(port.vendor, "") for port in self.chosen}
+        families = {port.family for port in self.chosen}
         return families.pop() if len(families) == 1 else ""
 
     @property
@@ -242,7 +241,7 @@ def _read_port(device: Path, number: int) -> Port:
         gid_index=next((index for index, address in gids.items() if address.ipv4_mapped and not _is_link_local(address)), None),
         path=sysfs.device_path(device / "device"),
         link_local=bool(gids) and all(_is_link_local(address) for address in gids.values()),
-        vendor=sysfs.read_text(device / "device" / "vendor") or "",
+        family=family_of(sysfs.read_text(device / "device" / "vendor") or "", sysfs.link_name(device / "device" / "driver")),
         physical_function=sysfs.link_name(device / "device" / "physfn"),
     )
 

@@ -69,7 +69,7 @@ class Facts:
 
 @cache
 def profile_data(name: str) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-    """Return one file of data/profiles: base, vendors, models or networks."""
+    """Return one file of data/profiles: base, vendors, models, networks or nics."""
     text = pkgutil.get_data("primus_bootstrap.launch", f"data/profiles/{name}.yml")
     return dict(yaml.safe_load(text or b""))
 
@@ -82,6 +82,8 @@ def make_profile(gpus: GpuFindings, fabric: Fabric, interface: Interface, site: 
         "model": [],
         "network": [("network", profile_data("networks")["all"]), (f"network:{fabric.kind}", profile_data("networks")[fabric.kind])],
     }
+    if fabric.family:
+        sections["network"].append((f"nic:{fabric.family}", profile_data("nics")[fabric.family]))
     if gpus.vendor:
         sections["base"].append((f"vendor:{gpus.vendor}", profile_data("vendors")[gpus.vendor]))
     if gpus.models:
@@ -119,7 +121,7 @@ def _facts(gpus: GpuFindings, fabric: Fabric, interface: Interface) -> Facts:
     }
     forms = {gpu.form for gpu in gpus.gpus}
     form = forms.pop() if len(forms) == 1 else ""
-    return Facts(values, reasons, {"gpus": bool(gpus.gpus), "form": form, "nic": fabric.family})
+    return Facts(values, reasons, {"gpus": bool(gpus.gpus), "form": form})
 
 
 def _applies(raw: Mapping[str, Any], facts: Facts) -> bool:
@@ -127,7 +129,8 @@ def _applies(raw: Mapping[str, Any], facts: Facts) -> bool:
 
 
 def _resolve(raw: Mapping[str, Any], origin: str, facts: Facts) -> Entry | Unset:
-    variable, reason = str(raw["variable"]), " ".join(str(raw["reason"]).split())
+    texts = [raw["reason"], *([f"Another source disagrees: {raw['conflict']}"] if "conflict" in raw else [])]
+    variable, reason = str(raw["variable"]), " ".join(" ".join(texts).split())
     fact = raw.get("value_from")
     value = raw.get("value") if fact is None else facts.values[fact]
     if value is None:

@@ -82,6 +82,7 @@ def _device(gpu: Gpu, fabric: Fabric) -> dict[str, Any]:
 def _network(fabric: Fabric, interface: Interface) -> dict[str, Any]:
     return {
         "kind": fabric.kind,
+        "nic_family": fabric.family,
         "reason": fabric.reason,
         "hca_list": fabric.hca_list,
         "gid_index": fabric.gid_index,
@@ -91,7 +92,7 @@ def _network(fabric: Fabric, interface: Interface) -> dict[str, Any]:
 
 
 def _port(port: Port) -> dict[str, Any]:
-    data = {name: value for name, value in asdict(port).items() if name not in ("path", "device", "number", "vendor")}
+    data = {name: value for name, value in asdict(port).items() if name not in ("path", "device", "number")}
     return {"name": port.name, **data, "netdevs": list(port.netdevs)}
 
 
