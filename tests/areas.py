@@ -68,6 +68,9 @@ AREAS = {
     "tests/integration/test_role_harbor_*": ("roles/kube_common",),
     "tests/integration/test_role_higress_*": ("roles/harbor", "roles/kube_common", *_INVENTORY),
     "tests/integration/test_role_node_exporter_*": ("roles/baseline", "roles/host_certificate", "roles/prometheus"),
+    "tests/integration/test_role_juicefs_migrate_*": (
+        "roles/baseline", "roles/host_certificate", "roles/object_store", "roles/redis", "playbooks", *_INVENTORY,
+    ),
     "tests/integration/test_role_object_store_*": ("roles/baseline", "roles/juicefs", *_INVENTORY),
     "tests/integration/test_role_primus_exporter_*": ("roles/node_health", "roles/quarantine", "roles/slurm", *_LAUNCH),
     "tests/integration/test_role_redis_*": (

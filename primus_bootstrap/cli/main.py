@@ -26,6 +26,7 @@ from primus_bootstrap.cli import (
     rotate_verbs,
     run_verbs,
     status_verbs,
+    storage_verbs,
     verify_verbs,
     workload_verbs,
 )
@@ -43,7 +44,7 @@ _PANELS = {
     "Describe the cluster": ("init", "import", "validate", "schema", "secrets", "bundle"),
     "Install and check": ("doctor", "probe", "plan", "diff", "apply", "verify", "bench"),
     "Inspect": ("status", "report", "runs", "ssh", "exec"),
-    "Maintain": ("node", "upgrade", "renew", "backup", "restore", "reset"),
+    "Maintain": ("node", "storage", "upgrade", "renew", "backup", "restore", "reset"),
     "Run training jobs": ("workload",),
     "Try it on this machine": ("lab",),
 }
@@ -132,6 +133,7 @@ status_verbs.register(app)
 fleet_verbs.register(app)
 reset_verbs.register(app)
 kubernetes_verbs.register(app)
+storage_verbs.register(app)
 quarantine_verbs.register(day2.node_app)
 node_verbs.register(day2.node_app)
 app.add_typer(day2.node_app, name="node")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 volume: Any = load_role_module("juicefs", "juicefs_volume")
+program: Any = sys.modules["ansible.module_utils.juicefs_program"]
 
 # Output of the real programs; one line keeps its time stamp.
 EMPTY_0_14 = "2026/11/21 09:10:33.942486 juicefs[480] <FATAL>: load setting: no volume found\n"
@@ -104,7 +106,7 @@ def test_hanging_engine_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     """The message contains the time."""
     parameters = make_program(tmp_path, EMPTY_1_4)
     (tmp_path / "juicefs").write_text("#!/bin/sh\nexec sleep 30\n", encoding="utf-8")
-    monkeypatch.setattr(volume, "_STATUS_S", 0.3)
+    monkeypatch.setattr(program, "_STATUS_S", 0.3)
 
     with pytest.raises(volume.VolumeError, match="no answer within 0 s"):
         volume.ensure_volume(parameters, {})
@@ -120,10 +122,10 @@ def test_environment_file_is_parsed_as_by_systemd(tmp_path: Path) -> None:
 
 def test_message_of_a_program_that_is_ended_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """JuiceFS 0.14 retries for minutes if the engine refuses the password, and prints the reason first."""
-    monkeypatch.setattr(volume, "_STATUS_S", 0.5)
-    program = tmp_path / "juicefs"
-    program.write_text("#!/bin/sh\necho '<ERROR>: NOAUTH Authentication required.' >&2\nexec sleep 60\n", encoding="utf-8")
-    program.chmod(0o755)
+    monkeypatch.setattr(program, "_STATUS_S", 0.5)
+    path = tmp_path / "juicefs"
+    path.write_text("#!/bin/sh\necho '<ERROR>: NOAUTH Authentication required.' >&2\nexec sleep 60\n", encoding="utf-8")
+    path.chmod(0o755)
 
     with pytest.raises(volume.VolumeError, match="refuses the password"):
-        volume.read_settings(str(program), "redis://n1:6379/1", {})
+        volume.read_settings({"program": str(path), "meta_url": "redis://n1:6379/1"}, {})

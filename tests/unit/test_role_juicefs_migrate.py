@@ -1,0 +1,103 @@
+"""Moving a volume to the object store: the module `juicefs_migrate`, the choice of the store, and the playbook."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import Any
+
+import pytest
+import yaml
+
+from primus_bootstrap import content
+from tests.unit.role_module import load_role_module
+from tests.unit.test_role_templates import render
+
+migrate: Any = load_role_module("juicefs", "juicefs_migrate")
+
+OLD, NEW = "st1:/objects/", "https://object-store:8333/juicefs"
+STORES = migrate.Stores(OLD, "jfsstore", NEW)
+DONE = (
+    "<WARNING>: lookup uid 990: user: unknown userid 990 [UserName@utils.go:201]\n"
+    '<INFO>: Syncing from "sftp://jfsstore@st1:/objects/jfs/" [Sync@sync.go:2315]\n'
+    "<INFO>: Found: 12, excluded: 0 (0 B), skipped: 10 (25.75 MiB), copied: 1 (4.00 MiB), extra: 3 (0 B), "
+    "deleted: 2, failed: 0 [Sync@sync.go:2238]\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("url", "location"),
+    [
+        (NEW, "s3://juicefs.object-store:8333/jfs/"),
+        ("https://store.example.com:8333/files", "s3://files.store.example.com:8333/jfs/"),
+        # JuiceFS accepts the bucket in the path only for an address.
+        ("https://10.0.0.7:8333/juicefs", "s3://10.0.0.7:8333/juicefs/jfs/"),
+    ],
+)
+def test_bucket_is_written_as_sync_expects_it(url: str, location: str) -> None:
+    """`juicefs sync` has another syntax than the volume."""
+    assert migrate.Stores(OLD, "jfsstore", url).new_location("jfs") == location
+
+
+def test_former_store_has_no_password_in_its_location() -> None:
+    """The location is an argument, which every account can read."""
+    assert STORES.old_location("jfs") == "jfsstore@st1:/objects/jfs/"
+
+
+def test_a_volume_in_a_third_store_is_refused() -> None:
+    """Only a move from the configured sftp store to the configured bucket is known."""
+    assert STORES.in_use({"Storage": "sftp", "Bucket": OLD}) == "old"
+    assert STORES.in_use({"Storage": "s3", "Bucket": NEW}) == "new"
+    for storage, bucket in (("s3", "https://s3.example.com/train"), ("sftp", "st2:/objects/"), ("file", "/srv")):
+        with pytest.raises(migrate.VolumeError, match=r"Fix: "):
+            STORES.in_use({"Storage": storage, "Bucket": bucket})
+
+
+def test_numbers_of_objects_are_read_from_the_last_line() -> None:
+    """An output without that line is no success."""
+    assert migrate.counts_in(DONE) == {"Found": 12, "skipped": 10, "copied": 1, "deleted": 2, "failed": 0}
+    assert migrate.counts_in("<INFO>: Syncing\n") is None
+
+
+def test_only_expired_sessions_are_no_clients() -> None:
+    """A client that was killed stays in the list until its session expires; a session without a time counts."""
+    now = datetime(2026, 11, 28, 12, 0, tzinfo=timezone.utc)  # noqa: UP017 - as the module
+    sessions = [
+        {"HostName": "n1", "MountPoint": "/jfs", "Expire": "2026-11-28T12:00:41Z"},
+        {"HostName": "n2", "MountPoint": "/jfs", "Expire": "2026-11-28T11:59:59Z"},
+        {"HostName": "n3", "MountPoint": "s3gateway"},
+    ]
+
+    assert migrate.clients_of({"Sessions": sessions}, now) == ["n1:/jfs", "n3:s3gateway"]
+    assert migrate.clients_of({"Sessions": None}, now) == []
+
+
+@pytest.mark.parametrize(
+    ("chosen", "url", "has"),
+    [
+        (False, NEW, "ACCESS_KEY=jfsstore"),
+        (True, NEW, "AWS_ACCESS_KEY_ID=cluster"),
+        (True, "", "ACCESS_KEY=jfsstore"),  # without hosts in object_store there is nothing to choose
+    ],
+)
+def test_the_object_store_is_used_beside_sftp_only_if_it_is_chosen(chosen: bool, url: str, has: str) -> None:  # noqa: FBT001
+    """A cluster that adds the group keeps its volume where it is."""
+    known = {
+        "inventory_dir": "/site",
+        "juicefs_sha256": "0" * 64,
+        "juicefs_store_address": "st1",
+        "juicefs_object_store_url": url,
+        "juicefs_object_store_access_key": "cluster",
+        "juicefs_use_object_store": chosen,
+        "ansible_facts": {"os_family": "Debian", "architecture": "x86_64"},
+    }
+    text = render("juicefs", "secrets.env.j2", **known)
+
+    assert has in text.splitlines()
+
+
+def test_clients_mount_again_only_after_the_switch() -> None:
+    """The role runs on the clients after the migration, and a failed host stops the playbook before it."""
+    plays = yaml.safe_load((content.playbooks_dir() / "day2/migrate_storage.yml").read_text(encoding="utf-8"))
+    hosts = [(play.get("hosts"), "roles" in play, play.get("any_errors_fatal", False)) for play in plays if "hosts" in play]
+
+    assert hosts == [("object_store", False, True), ("juicefs_client", False, True), ("juicefs_client", True, False)]
