@@ -51,6 +51,19 @@ def test_an_account_can_use_its_buckets_only() -> None:
     assert identity["actions"] == ["List:a", "Read:a", "Write:a", "Tagging:a", "List:b", "Read:b", "Write:b", "Tagging:b"]
 
 
+def test_former_keys_are_those_that_no_account_has_any_more() -> None:
+    """A secret key that changed without its name cannot be kept beside the new one."""
+    known = {
+        "identities": filters.object_store_identities([{"name": name, "secret_key": "k" * 20, "buckets": ["a"]} for name in ("one", "two")])
+    }
+    same = [{"name": "one", "secret_key": "k" * 20}, {"name": "one-2", "secret_key": "n" * 20}]
+
+    assert [identity["name"] for identity in filters.object_store_former(known, same)] == ["two"]
+    assert filters.object_store_former({}, same) == []
+    assert filters.object_store_changed_secrets(known, same) == []
+    assert filters.object_store_changed_secrets(known, [{"name": "two", "secret_key": "n" * 20}]) == ["two"]
+
+
 @pytest.mark.parametrize("count", [1, 3, 4, 5])
 def test_one_host_or_three_and_more_are_accepted(count: int) -> None:
     """The first three are the masters, so a group of four has a majority as well."""

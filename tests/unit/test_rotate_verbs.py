@@ -82,6 +82,18 @@ def test_new_mounts_of_pods_get_the_new_password_before_the_old_one_is_removed(n
     assert "juicefs_csi[0]" in plays[forgets[0]]["hosts"]
 
 
+def test_former_keys_of_the_object_store_are_removed_after_all_clients_were_checked() -> None:
+    """The store accepts both keys until a play over all clients, which one failed client ends, has verified the mounts."""
+    plays = yaml.safe_load((content.playbooks_dir() / "day2/rotate/object_store.yml").read_text(encoding="utf-8"))
+    own = [play for play in plays if "hosts" in play]
+    keeps = ["object_store_keep_former_keys" in str(play) for play in own]
+
+    assert [play["hosts"] for play in own] == ["object_store", "juicefs_client", "juicefs_client", "object_store"]
+    assert keeps == [True, False, False, False]
+    assert own[2]["any_errors_fatal"]
+    assert [task["ansible.builtin.import_role"]["tasks_from"] for task in own[2]["tasks"]] == ["all_clients", "verify"]
+
+
 def test_verb_and_playbook_have_the_same_secrets() -> None:
     """The list in rotate_secret.yml equals the files in its folder `rotate/`."""
     stated = yaml.safe_load(PLAYBOOK.read_text())[0]["vars"]["_rotated"]

@@ -58,6 +58,18 @@ def object_store_identities(accounts: Iterable[Mapping[str, Any]]) -> list[dict[
     ]
 
 
+def object_store_former(known: Mapping[str, Any], accounts: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the identities in the file of the S3 gateway that are not among the accounts."""
+    names = {account["name"] for account in accounts}
+    return [identity for identity in known.get("identities") or () if identity.get("name") not in names]
+
+
+def object_store_changed_secrets(known: Mapping[str, Any], accounts: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the accounts whose secret key differs from that in the file of the S3 gateway, which knows one secret key for each name."""
+    secrets = {key["accessKey"]: key["secretKey"] for identity in known.get("identities") or () for key in identity["credentials"]}
+    return [account["name"] for account in accounts if secrets.get(account["name"], account["secret_key"]) != account["secret_key"]]
+
+
 def findings(hosts: Sequence[str], values: Mapping[str, Any], accounts: Iterable[Mapping[str, Any]]) -> list[tuple[str, str, str, str]]:
     """Return each conflict as variable or group, message, fix and rule name."""
     found = []
@@ -120,7 +132,9 @@ class FilterModule:
     def filters(self) -> dict[str, Any]:
         """Return the filters by name."""
         return {
+            "object_store_changed_secrets": object_store_changed_secrets,
             "object_store_findings": object_store_findings,
+            "object_store_former": object_store_former,
             "object_store_grpc_port": object_store_grpc_port,
             "object_store_identities": object_store_identities,
             "object_store_replication": object_store_replication,
