@@ -18,7 +18,7 @@ from tests.workloads.ranks import train
 from workloads.common.errors import SettingsError, StorageError
 from workloads.train import hugging_face
 from workloads.train.model import Transformer, rotary_angles
-from workloads.train.settings import ComputeSettings, ModelSettings
+from workloads.train.settings import ComputeSettings, ModelSettings, Settings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,7 +39,7 @@ def _model(settings: ModelSettings) -> Transformer:
 
 def _saved(folder: Path, settings: ModelSettings) -> Transformer:
     model = _model(settings)
-    hugging_face.save_weights(folder, model, settings, is_first=True)
+    hugging_face.save_weights(folder, model, Settings(model=settings), is_first=True)
     return model
 
 

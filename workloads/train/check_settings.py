@@ -24,6 +24,7 @@ def check_settings(settings: Settings, world_size: int) -> None:
         *_model(settings),
         *_parallel(settings, world_size),
         *_batch(settings, world_size),
+        *_lora(settings),
         *_rest(settings),
     ]
     if problems:
@@ -78,6 +79,19 @@ def _parallel(settings: Settings, world_size: int) -> Iterator[Problem]:
         yield "parallel.tensor with model.experts", "set parallel.tensor=1: only fsdp shards experts"
     if model.dropout:
         yield "parallel.tensor with model.dropout", "set model.dropout=0: the ranks of one matrix would drop different values"
+
+
+def _lora(settings: Settings) -> Iterator[Problem]:
+    lora = settings.lora
+    if not lora.rank:
+        return
+    matrices = [f"attention.{name}" for name in ("query", "key", "value", "output")]
+    matrices += [] if settings.model.experts else ["ffn.gate", "ffn.up", "ffn.down"]
+    unknown = [name for name in lora.targets if name not in matrices]
+    if unknown or not lora.targets:
+        yield f"lora.targets is {','.join(lora.targets) or 'empty'}", f"choose from: {', '.join(matrices)}"
+    if settings.parallel.tensor > 1:
+        yield "parallel.tensor with lora.rank", "set parallel.tensor=1: frozen weights need little memory, and fsdp shards them"
 
 
 def _batch(settings: Settings, world_size: int) -> Iterator[Problem]:

@@ -23,6 +23,7 @@ from torch.distributed.checkpoint.state_dict_saver import async_save
 
 from workloads.common.errors import StorageError
 from workloads.train import checkpoint_folder as files
+from workloads.train.lora import is_added
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -273,10 +274,11 @@ class Checkpoints:
         self.last_step = files.read_manifest(path).step
 
     def load_weights(self, path: Path, model: nn.Module) -> None:
-        """Restore the weights only."""
-        state = {"model": get_model_state_dict(model)}
-        load(state, storage_reader=FileSystemReader(path), process_group=self._group.background)
-        set_model_state_dict(model, state["model"])
+        """Restore the weights only; additions of LoRA keep their values."""
+        state = get_model_state_dict(model)
+        stored = {"model": {name: value for name, value in state.items() if not is_added(name)}}
+        load(stored, storage_reader=FileSystemReader(path), process_group=self._group.background)
+        set_model_state_dict(model, {**state, **stored["model"]})
 
 
 def _checksums(folder: Path, rank: int) -> tuple[str, dict[str, str]]:

@@ -15,6 +15,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from workloads.common.errors import SettingsError, StorageError
+from workloads.train.lora import is_added, merged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-    from workloads.train.settings import ModelSettings
+    from workloads.train.settings import ModelSettings, Settings
 
 _INDEX, _CONFIG, _SINGLE = "model.safetensors.index.json", "config.json", "model.safetensors"
 _FAMILIES = ("llama", "mistral", "mixtral")
@@ -167,7 +168,7 @@ def load_weights(folder: Path, model: nn.Module, settings: ModelSettings) -> Non
     check_config(folder, settings)
     with _Reader(folder) as reader, torch.no_grad():
         for name, tensor in _state(model).items():
-            for part in parts(name, settings):
+            for part in () if is_added(name) else parts(name, settings):
                 _copy(reader, part, tensor)
 
 
@@ -252,8 +253,10 @@ def _files_of(folder: Path) -> dict[str, str]:
         raise StorageError(f"{folder / _SINGLE}: cannot be read: {error}", fix="copy the file again") from error
 
 
-def save_weights(folder: Path, model: nn.Module, settings: ModelSettings, *, is_first: bool) -> None:
-    """Write the weights in bf16. All ranks call it; the first one writes. The folder gets its name when it is complete.
+def save_weights(folder: Path, model: nn.Module, settings: Settings, *, is_first: bool) -> None:
+    """Write the weights in bf16, additions of LoRA included. All ranks call it; the first one writes.
+
+    The folder gets its name when it is complete.
 
     Raises:
         StorageError: The folder cannot be written.
@@ -261,19 +264,20 @@ def save_weights(folder: Path, model: nn.Module, settings: ModelSettings, *, is_
     state = _state(model)
     writer = _Writer(folder) if is_first else None
     problem: OSError | None = None
-    for name, tensor in state.items():
-        whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    scale = settings.lora.alpha / settings.lora.rank if settings.lora.rank else 0.0
+    for name in filter(lambda name: not is_added(name), state):
+        whole = merged(name, state, scale)
         if writer is None or problem:
             continue  # all ranks gather every tensor
         try:
-            for part in parts(name, settings):
+            for part in parts(name, settings.model):
                 value = whole if part.expert is None else whole[part.expert].T
                 writer.add(part.name, value.detach().to("cpu", torch.bfloat16).contiguous())
         except OSError as error:
             problem = error
     try:
         if writer and not problem:
-            writer.close(config_of(settings))
+            writer.close(config_of(settings.model))
     except OSError as error:
         problem = error
     if problem:

@@ -13,6 +13,7 @@ import torch
 
 from workloads.common.device import peak_memory_gib, synchronise
 from workloads.common.errors import STOPPED_EARLY, NotFiniteError, SettingsError, StorageError
+from workloads.common.step_files import StepRecord
 from workloads.train.checkpoint import Checkpoints
 from workloads.train.data import Batches, Part
 from workloads.train.fault_injection import FaultInjector
@@ -21,7 +22,7 @@ from workloads.train.load_settings import known_settings, value_of
 from workloads.train.parallel import build_model
 from workloads.train.schedule import learning_rate
 from workloads.train.step import GlobalStats, Gradients, LocalStats, apply_gradients, compute_gradients, make_optimizer, reduce_stats
-from workloads.train.telemetry import StepRecord, Telemetry
+from workloads.train.telemetry import Telemetry
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -150,7 +151,7 @@ class Trainer:
         folder = Path(self.settings.checkpoint.export)
         with self.watchdog.phase("checkpoint"):
             self._start_clock(startup=False)
-            save_weights(folder, self.model, self.settings.model, is_first=self.group.is_first)
+            save_weights(folder, self.model, self.settings, is_first=self.group.is_first)
         self._print(f"weights of Hugging Face written to {folder}")
 
     def _resume(self) -> None:
@@ -173,19 +174,19 @@ class Trainer:
             self._print(f"weights of Hugging Face from {start_from}")
         elif start_from:
             self.checkpoints.require_good(Path(start_from))
-            self._compare(self.checkpoints.read(Path(start_from)).facts["settings"], Path(start_from))
+            self._compare(self.checkpoints.read(Path(start_from)).facts["settings"], Path(start_from), fixed=("model.",))
             self.checkpoints.load_weights(Path(start_from), self.model)
             self._print(f"weights from {start_from}")
 
-    def _compare(self, before: Mapping[str, Any], path: Path) -> None:
-        """Raise an error for a checkpoint of another model; print the other settings that changed."""
+    def _compare(self, before: Mapping[str, Any], path: Path, *, fixed: tuple[str, ...] = ("model.", "lora.")) -> None:
+        """Raise an error for a checkpoint of another model, by the sections in `fixed`; print the other settings that changed."""
         changed = []
         for known in known_settings():
             old, new = value_of(before, known.key), value_of(asdict(self.settings), known.key)
             if old is not None and old != new and not (isinstance(new, tuple) and list(new) == old):
                 changed.append(f"{known.key} {old} -> {new}")
         other_model = [
-            text for text in changed if text.startswith("model.") and not text.startswith(("model.dropout", "model.balance_weight"))
+            text for text in changed if text.startswith(fixed) and not text.startswith(("model.dropout", "model.balance_weight"))
         ]
         if other_model:
             raise SettingsError(

@@ -170,6 +170,8 @@ def materialise(module: nn.Module, device: torch.device, *, seed: int, name: str
         with torch.no_grad():
             if parameter.dim() == 1:
                 parameter.fill_(1.0)
+            elif key.endswith("lora_b"):
+                parameter.zero_()
             else:
                 parameter.normal_(0.0, std, generator=generator)
 

@@ -19,6 +19,7 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.nn.parallel import DistributedDataParallel
 
+from workloads.train.lora import add_lora
 from workloads.train.model import Transformer, materialise
 
 if TYPE_CHECKING:
@@ -56,6 +57,8 @@ def build_model(settings: Settings, group: Group) -> nn.Module:
     """
     with torch.device("meta"):
         model = Transformer(settings.model, settings.compute)
+    if settings.lora.rank:
+        add_lora(model, settings.lora)
     for index, block in enumerate(model.blocks):
         _materialise(block, settings, group, f"blocks.{index}")
         if settings.parallel.tensor > 1:

@@ -116,6 +116,18 @@ class ParallelSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class LoraSettings:
+    """Low-rank adaptation: train small matrices beside frozen weights."""
+
+    rank: int = setting(0, "rank of the added matrices; 0 trains all weights", at_least=0)
+    alpha: float = setting(16.0, "the addition is multiplied by alpha / rank", above=0)
+    targets: tuple[str, ...] = setting(
+        ("attention.query", "attention.key", "attention.value", "attention.output"),
+        "matrices of a block that get an addition; dense models also have ffn.gate, ffn.up and ffn.down",
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointSettings:
     """Checkpoints and resume."""
 
@@ -178,6 +190,7 @@ class Settings:
     optimizer: OptimizerSettings = section(OptimizerSettings, "AdamW with a cosine schedule")
     compute: ComputeSettings = section(ComputeSettings, "device, precision, speed and memory")
     parallel: ParallelSettings = section(ParallelSettings, "distribution over the ranks")
+    lora: LoraSettings = section(LoraSettings, "low-rank adaptation")
     checkpoint: CheckpointSettings = section(CheckpointSettings, "checkpoints and resume")
     telemetry: TelemetrySettings = section(TelemetrySettings, "metrics of the run")
     watchdog: WatchdogSettings = section(WatchdogSettings, "time limits of the watchdog")

@@ -66,9 +66,12 @@ class GlobalStats:
 def make_optimizer(model: nn.Module, settings: Settings, device: torch.device) -> Optimizer:
     """Create AdamW with weight decay for matrices only."""
     optimizer = settings.optimizer
-    matrices = [parameter for parameter in model.parameters() if parameter.dim() > 1]
-    vectors = [parameter for parameter in model.parameters() if parameter.dim() <= 1]
-    groups = [{"params": matrices, "weight_decay": optimizer.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    matrices = [parameter for parameter in trained if parameter.dim() > 1]
+    vectors = [parameter for parameter in trained if parameter.dim() <= 1]
+    groups = [{"params": matrices, "weight_decay": optimizer.weight_decay}]
+    if vectors:
+        groups.append({"params": vectors, "weight_decay": 0.0})
     return torch.optim.AdamW(
         groups, lr=optimizer.lr, betas=(optimizer.beta1, optimizer.beta2), eps=optimizer.eps, fused=device.type == "cuda"
     )
