@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from primus_bootstrap.launch.programs.settings_file import Given
 
 # Every backend has them: they choose the recipe, and what this package itself writes.
-_ALWAYS = frozenset({"about", "backend", "recipe", "model", "gpu"})
+_ALWAYS = frozenset({"about", "backend", "recipe", "model", "gpu", "estimate"})
 
 
 @dataclass(frozen=True)

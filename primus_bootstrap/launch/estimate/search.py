@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.launch.estimate.accounting import MEGATRON
-from primus_bootstrap.launch.estimate.rates import GPUS_PER_HOST
-from primus_bootstrap.launch.estimate.verdict import DOES_NOT_FIT, FITS, Estimate, estimate
+from primus_bootstrap.launch.estimate.memory import memory
+from primus_bootstrap.launch.estimate.rates import GPUS_PER_HOST, rates_of
+from primus_bootstrap.launch.estimate.verdict import DOES_NOT_FIT, FITS, TOO_CLOSE, Estimate, estimate, verdict_of
 from primus_bootstrap.launch.recipes.recipe import DERIVED, DISTRIBUTED_OPTIMIZER, FSDP, FULL, NONE, SELECTIVE, Layout, Recipe, Recompute
 from primus_bootstrap.launch.recipes.validity import problems
 
@@ -50,16 +51,13 @@ def search(shape: ModelShape, recipe: Recipe, *, most: int = 5) -> Found:
 
     A layout whose verdict is `too close` is returned only if no other fits.
     """
-    examined, fitting, close = 0, [], []
+    available_gib, examined = rates_of(recipe.gpu).memory_gib, 0
+    by_verdict: dict[str, list[Recipe]] = {FITS: [], TOO_CLOSE: [], DOES_NOT_FIT: []}
     for candidate in _candidates(shape, recipe):
         examined += 1
-        found = estimate(shape, candidate)
-        if found.verdict == FITS:
-            fitting.append(found)
-        elif found.verdict != DOES_NOT_FIT:
-            close.append(found)
-    ranked = sorted(fitting or close, key=lambda item: -item.tokens_per_s)
-    return Found(tuple(ranked[:most]), examined)
+        by_verdict[verdict_of(memory(shape, candidate), available_gib)].append(candidate)
+    found = [estimate(shape, candidate) for candidate in by_verdict[FITS] or by_verdict[TOO_CLOSE]]
+    return Found(tuple(sorted(found, key=lambda item: -item.tokens_per_s)[:most]), examined)
 
 
 def smallest_allocation(shape: ModelShape, recipe: Recipe) -> Estimate | None:

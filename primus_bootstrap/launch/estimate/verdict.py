@@ -10,6 +10,8 @@ from primus_bootstrap.launch.estimate.rates import Rates, rates_of
 from primus_bootstrap.launch.estimate.speed import StepTime, step_time, tokens_per_s
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from primus_bootstrap.launch.recipes.model_shape import ModelShape
     from primus_bootstrap.launch.recipes.recipe import Recipe
 
@@ -46,9 +48,7 @@ class Estimate:
     @property
     def verdict(self) -> str:
         """Whether the recipe fits."""
-        if self.fullest.total * (1 + MARGIN) <= self.available_gib:
-            return FITS
-        return DOES_NOT_FIT if self.fullest.total * (1 - TOLERANCE) > self.available_gib else TOO_CLOSE
+        return verdict_of(self.stages, self.available_gib)
 
     def to_json(self) -> dict[str, Any]:
         """Return the estimate as plain data."""
@@ -72,6 +72,14 @@ class Estimate:
             "tflops_per_s_per_gpu": round(self.tflops, 1),
             "mfu": round(self.mfu, 3),
         }
+
+
+def verdict_of(stages: Sequence[StageMemory], available_gib: float) -> str:
+    """Return whether the fullest stage fits."""
+    total = max(stage.total for stage in stages)
+    if total * (1 + MARGIN) <= available_gib:
+        return FITS
+    return DOES_NOT_FIT if total * (1 - TOLERANCE) > available_gib else TOO_CLOSE
 
 
 def _rounded(stage: StageMemory) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from primus_bootstrap.launch.backends.check import check as check_settings
 from primus_bootstrap.launch.backends.described_run import Machine, describe
 from primus_bootstrap.launch.backends.registry import NATIVE, backend, backends
 from primus_bootstrap.launch.backends.run_file import NAME, run_file
+from primus_bootstrap.launch.estimate.run_check import estimate_run
 from primus_bootstrap.launch.programs import settings_file
 from primus_bootstrap.launch.recipes import catalogue
 from primus_bootstrap.launch.self_exec import presets_in, read_program
@@ -63,7 +64,8 @@ def check(request: Request, files: Files) -> tuple[str, ...]:
     adapter = backend(chosen(files))
     run = _run(request, adapter, files)
     notes = adapter.render(run).notes
-    return (f"backend: {adapter.name} {adapter.version}, recipe: {run.recipe.name or 'none, the settings describe the model'}", *notes)
+    recipe = f"backend: {adapter.name} {adapter.version}, recipe: {run.recipe.name or 'none, the settings describe the model'}"
+    return (recipe, estimate_run(run.shape, run.recipe, run.settings["estimate"]), *notes)
 
 
 def interpreter(request: Request, files: Files) -> str:
