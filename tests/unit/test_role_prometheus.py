@@ -11,6 +11,7 @@ import yaml
 
 from primus_bootstrap import content
 from primus_bootstrap.inventory.ansible.role_filters import load_filters
+from tests.role_variables import variable
 from tests.unit.role_module import load_role_module
 from tests.unit.test_role_templates import render
 
@@ -42,6 +43,19 @@ class Api:
 def target(job: str, instance: str, health: str, error: str = "") -> dict[str, Any]:
     """Return a target in the format of Prometheus 2.42."""
     return {"labels": {"job": job, "instance": instance}, "health": health, "lastError": error}
+
+
+@pytest.mark.parametrize(
+    ("distribution", "version", "minimum"),
+    [("Debian", "12", "TLS12"), ("Ubuntu", "24", "TLS12"), ("Ubuntu", "22", None), ("Debian", "22", "TLS12")],
+)
+def test_a_scrape_requires_tls_1_2_where_prometheus_knows_the_setting(distribution: str, version: str, minimum: str | None) -> None:
+    """Prometheus 2.31 of Ubuntu 22.04 does not start with it."""
+    facts = {"os_family": "Debian", "distribution": distribution, "distribution_major_version": version}
+    jobs = variable("prometheus", "_prometheus_jobs", facts)
+
+    assert {job["tls_config"].get("min_version") for job in jobs} == {minimum}
+    assert {job["tls_config"]["ca_file"] for job in jobs} == {"/etc/primus/tls/ca.crt"}
 
 
 def test_targets_are_the_hosts_of_the_inventory() -> None:

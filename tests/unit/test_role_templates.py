@@ -10,7 +10,7 @@ from ansible.errors import AnsibleUndefinedVariable
 from ansible.template import trust_as_template
 
 from primus_bootstrap import content
-from tests.role_variables import templar_of
+from tests.role_variables import templar_of, variable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -81,6 +81,25 @@ def test_chrony_uses_configured_servers_or_the_pool(system: str) -> None:
     assert [line.split()[0] for line in pool.splitlines() if "iburst" in line] == ["pool"]
     assert [line for line in own.splitlines() if "iburst" in line] == ["server 10.0.0.1 iburst", "server 10.0.0.2 iburst"]
     assert "makestep 1 3" in own
+
+
+@pytest.mark.parametrize(
+    ("distribution", "epel", "crb"),
+    [
+        ("Rocky", ["epel-release"], "crb"),
+        ("AlmaLinux", ["epel-release"], "crb"),
+        ("RedHat", ["epel-release"], "codeready-builder-for-rhel-9-aarch64-rpms"),
+    ],
+)
+def test_systems_like_rhel_get_epel_and_crb(distribution: str, epel: list[str], crb: str) -> None:
+    """Slurm and Apptainer come from EPEL, whose packages depend on CRB. Debian has neither."""
+    facts = {"os_family": "RedHat", "distribution": distribution, "architecture": "aarch64"}
+
+    assert variable("baseline", "_baseline_epel_packages", facts) == epel
+    assert {"epel-release", "dnf-plugins-core"} <= set(variable("baseline", "_baseline_packages", facts))
+    assert variable("baseline", "_baseline_crb", facts) == crb
+    assert variable("baseline", "_baseline_epel_packages", facts, baseline_epel=False) == []
+    assert variable("baseline", "_baseline_epel_packages", FACTS["Ubuntu"]) == []
 
 
 def test_needrestart_only_lists() -> None:
