@@ -3,6 +3,7 @@
 
 Own module: kubernetes.core has no checks that create objects, wait for a result and always remove the objects again. A check creates its
 `objects` (a certificate to issue, a claim to bind), waits for `ready`, may send a request (`ask`), and removes `objects` and `leaves`.
+A check with `images` compares the running images of `namespace` with these digests instead.
 A server that does not answer makes the check `unknown`.
 """
 
@@ -15,6 +16,8 @@ from typing import Any
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.kube_client import ReachError, ask, reason_of
 from ansible.module_utils.kube_cluster import Cluster, RefusedError, apply_objects, remove_objects, wait_for
+from ansible.module_utils.kube_discovery import Kind, list_objects
+from ansible.module_utils.kube_images import compare_images
 from ansible.module_utils.verdict_records import Verdicts
 from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
@@ -33,6 +36,18 @@ def request_problems(cluster: Cluster, request: dict[str, Any]) -> list[str]:
     except ApiException as error:
         return [f"{request['path']}: {error.status} {reason_of(error)[:200]}"]
     return [] if re.search(request["matches"], answer) else [f"the answer is {answer[:200]}"]
+
+
+def check_images(cluster: Cluster, check: dict[str, Any]) -> tuple[str, str]:
+    """Compare the images of running pods with a lock; return the verdict and its reason."""
+    try:
+        pods = list(list_objects(cluster.kinds.client, Kind("", "v1", "Pod", "pods", namespaced=True), check["namespace"]))
+    except (ApiException, ReachError, HTTPError) as error:
+        return "unknown", f"the pods of {check['namespace']} cannot be listed: {error}"
+    count, wrong = compare_images(pods, check["images"])
+    if wrong:
+        return "fail", "; ".join(wrong)
+    return ("pass", "") if count else ("unknown", f"no container of {check['namespace']} has an image of the lock")
 
 
 def run_check(cluster: Cluster, check: dict[str, Any]) -> tuple[str, str]:
@@ -70,7 +85,8 @@ def main() -> None:
     except (ReachError, HTTPError) as error:
         silence = str(error)
     for check in checks:
-        verdict, reason = run_check(cluster, check) if cluster else ("unknown", silence)
+        run = check_images if "images" in check else run_check
+        verdict, reason = run(cluster, check) if cluster else ("unknown", silence)
         name, expected = check["check"].partition(".")[2], expected_state(check)
         verdicts.add(name, verdict, expected=expected, found=reason or expected, reason=reason, fix=check["fix"])
     verdicts.finish(module)
