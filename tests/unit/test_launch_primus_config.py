@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.primus_config: `config convert` of experiment files of AMD Primus."""
+"""primus_bootstrap.launch.primus_config: `config convert --to native` of experiment files of AMD Primus, and the verb."""
 
 from __future__ import annotations
 
@@ -153,6 +153,13 @@ def test_a_maxtext_experiment_is_translated(tmp_path: Path) -> None:
     assert "pass the variables of env: with --env: XLA_FLAGS" in found.notes
 
 
+def test_fsdp2_is_fsdp_although_the_distributed_optimizer_is_off(tmp_path: Path) -> None:
+    """AMD Primus switches the distributed optimizer off with FSDP2; that is no ddp."""
+    text = MEGATRON.replace("mock_data: true", "use_torch_fsdp2: true\n      use_distributed_optimizer: false")
+
+    assert values(converted(write(tmp_path, text)))["parallel.strategy"] == "fsdp"
+
+
 def test_post_training_is_translated(tmp_path: Path) -> None:
     """To train posttrain; LoRA has no counterpart."""
     found = converted(write(tmp_path, POSTTRAIN))
@@ -187,7 +194,7 @@ def test_presets_of_a_checkout_are_used(tmp_path: Path) -> None:
 def test_the_trainers_accept_the_result(tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Names and types; --output writes the file, and the report names the command that uses it."""
     path = tmp_path / "new.yaml"
-    code = main(["config", "convert", str(write(tmp_path, text)), "--output", str(path)])
+    code = main(["config", "convert", "--to", "native", str(write(tmp_path, text)), "--output", str(path)])
     settings = load_settings([str(path)], [])
     task = "posttrain" if text is POSTTRAIN else "pretrain"
 
@@ -212,7 +219,7 @@ def test_every_rule_names_a_setting_of_the_trainers() -> None:
 
 def test_without_output_the_configuration_is_the_standard_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The report goes to stderr, so that the output can be piped."""
-    assert main(["config", "convert", str(write(tmp_path, POSTTRAIN))]) == 0
+    assert main(["config", "convert", "--to", "native", str(write(tmp_path, POSTTRAIN))]) == 0
     printed = capsys.readouterr()
 
     assert yaml.safe_load(printed.out)["train"]["steps"] == 9
@@ -221,7 +228,7 @@ def test_without_output_the_configuration_is_the_standard_output(tmp_path: Path,
 
 def test_json_has_everything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """For programs: the settings, what is kept, and what is not."""
-    assert main(["config", "convert", "--json", str(write(tmp_path, POSTTRAIN))]) == 0
+    assert main(["config", "convert", "--to", "native", "--json", str(write(tmp_path, POSTTRAIN))]) == 0
     data = json.loads(capsys.readouterr().out)
 
     assert data["no_counterpart"] == [{"name": "peft", "value": "lora", "reason": "the trainer changes all weights; it has no LoRA"}]

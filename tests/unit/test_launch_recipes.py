@@ -11,6 +11,8 @@ import pytest
 
 from primus_bootstrap.core.errors import PlanError, UsageError
 from primus_bootstrap.core.structured import InvalidDataError
+from primus_bootstrap.launch.backends.key_table import problem
+from primus_bootstrap.launch.backends.registry import backends
 from primus_bootstrap.launch.recipes import catalogue
 from primus_bootstrap.launch.recipes.explanation import evidence, explain
 from primus_bootstrap.launch.recipes.recipe import DERIVED, Batch, Layout, Recipe, Recompute
@@ -45,6 +47,19 @@ def test_every_recipe_names_its_source_and_reason() -> None:
     assert [source for source in sources if not SOURCE.fullmatch(source)] == []
     assert [source for source in sources if not source.startswith("https:") and not (ROOT / source).is_file()] == []
     assert [name for name, recipe in RECIPES.items() if not recipe.why.endswith(".")] == []
+
+
+def test_every_setting_of_a_backend_is_accepted() -> None:
+    """The pinned version of a backend knows the settings of its recipes, and their values."""
+    tables = {name: found.known_keys() for name, found in backends().items()}
+    used = {(recipe.backend, name, str(value)): value for recipe in RECIPES.values() for name, value in recipe.keys.items()}
+    wrong = {
+        (backend, name): problem(tables[backend][name], value)[0] if name in tables[backend] else "unknown"
+        for (backend, name, _), value in used.items()
+        if backend in tables
+    }
+
+    assert {place: what for place, what in wrong.items() if what} == {}
 
 
 def test_every_model_has_a_file_of_recipes() -> None:

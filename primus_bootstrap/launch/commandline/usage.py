@@ -81,11 +81,11 @@ Environments of the training backends, one folder NAME-VERSION each. check ends 
 """,
     "config": """\
 primus-cli config show [--origin] [--json]
-primus-cli config convert FILE [--output FILE] [--json]
+primus-cli config convert FILE [--to backend|native] [--output FILE] [--json]
 
 show prints every setting with its value, secrets masked. --origin adds the file, variable or flag that set it.
 convert writes an experiment file of AMD Primus as a configuration of train pretrain or train posttrain, and prints what is kept and what
-has no counterpart.
+has no counterpart. Its framework becomes the backend; --to native uses the trainer of this project instead.
 """,
     "diagnose": """\
 primus-cli diagnose RUN_FOLDER... [--json]

@@ -1,6 +1,6 @@
-"""The verb `config convert`: write an experiment file of AMD Primus as a configuration of the trainers.
+"""The verb `config convert`: write an experiment file of AMD Primus as a configuration of train pretrain or train posttrain.
 
-    primus-cli config convert FILE [--output FILE] [--json]
+    primus-cli config convert FILE [--to backend|native] [--output FILE] [--json]
 
 Exit codes: 0 converted, 2 the file is wrong, 3 its framework or its model has no counterpart.
 """
@@ -21,6 +21,8 @@ import yaml
 from primus_bootstrap.core.atomic_files import create_atomic
 from primus_bootstrap.core.errors import UsageError
 from primus_bootstrap.launch import masking
+from primus_bootstrap.launch.backends.registry import NATIVE
+from primus_bootstrap.launch.primus_config.backend_conversion import convert_to_backend
 from primus_bootstrap.launch.primus_config.conversion import convert
 from primus_bootstrap.launch.primus_config.experiment import read_experiment
 
@@ -41,7 +43,7 @@ def main(words: Sequence[str]) -> int:
     options = _parser().parse_args(words)
     experiment = read_experiment(options.file, os.environ)
     secrets = masking.secret_values(experiment.variables)
-    converted = convert(experiment)
+    converted = convert(experiment) if options.to == NATIVE else convert_to_backend(experiment)
     text = masking.mask_text(configuration(converted, options.file), secrets)
     if options.output:
         _write(options.output, text)
@@ -61,6 +63,12 @@ def _parser() -> argparse.ArgumentParser:
         description="Convert an experiment file of AMD Primus to a configuration of train pretrain or posttrain.",
     )
     parser.add_argument("file", type=Path, metavar="FILE", help="a YAML file with modules: and pre_trainer: or post_trainer:")
+    parser.add_argument(
+        "--to",
+        choices=("backend", NATIVE),
+        default="backend",
+        help="backend: the file's framework trains here too (default); native: the trainer of this project",
+    )
     parser.add_argument(
         "--output", type=Path, metavar="FILE", help="the file to write; default: standard output, with the report on stderr"
     )
