@@ -31,6 +31,7 @@ PROCESS_EXCEPTIONS = {
 FILE_EXCEPTIONS = {
     "primus_bootstrap/bundle/charts.py": "renames a download after its checksum is verified",
     "primus_bootstrap/bundle/folder.py": "renames a download after its checksum is verified",
+    "primus_bootstrap/bundle/image_layout.py": "renames a download after its checksum is verified",
     "primus_bootstrap/core/atomic_files.py": "is write_atomic",
     "primus_bootstrap/lab/image.py": "another program writes the file",
     "primus_bootstrap/lab/ssh_keys.py": "another program writes the file",
