@@ -184,6 +184,7 @@ class Settings:
     """All settings."""
 
     about: str = setting("", "description of this configuration and the source of its values")
+    backend: Literal["native"] = setting("native", "what trains; primus-cli starts the programs of other backends itself")
     model: ModelSettings = section(ModelSettings, "the shape of the model")
     data: DataSettings = section(DataSettings, "the training data")
     train: TrainSettings = section(TrainSettings, "steps and batch sizes")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -83,5 +82,4 @@ def _device(precision: str) -> Device:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")  # tensor and context parallelism require it on many devices
     sys.exit(main("pretrain", Training(train, read_step, read_checkpoint, _device), sys.argv[1:]))

@@ -70,5 +70,6 @@ class Megatron:
             names = ", ".join(unknown)
             raise UsageError(f"the recipe {run.recipe.name} has settings that megatron {self.version} does not have: {names}", fix=fix)
         chosen = arguments.values(run)
-        # Tensor and context parallelism overlap communication correctly only with one queue: megatron/training/arguments.py checks it.
-        return Rendered(arguments.words(chosen, known), environment={"CUDA_DEVICE_MAX_CONNECTIONS": "1"})
+        # megatron/training/arguments.py checks it: tensor and context parallelism need one queue to overlap communication, FSDP needs more.
+        queues = "8" if chosen.get("use_torch_fsdp2") or chosen.get("use_megatron_fsdp") else "1"
+        return Rendered(arguments.words(chosen, known), environment={"CUDA_DEVICE_MAX_CONNECTIONS": queues})
