@@ -76,10 +76,10 @@ class Host:
 
 
 @pytest.mark.parametrize(
-    ("owner", "mode", "verdict"), [(0, 0o755, "pass"), (0, 0o1777, "unknown"), (0, 0o777, "fail"), (1, 0o755, "fail"), (0, None, "fail")]
+    ("owner", "mode", "verdict"), [(0, 0o755, "pass"), (0, 0o1777, "fail"), (0, 0o777, "fail"), (1, 0o755, "fail"), (0, None, "fail")]
 )
 def test_parent_of_account_folders_must_be_root_owned(owner: int, mode: int | None, verdict: str) -> None:
-    """Mode 1777 of older releases is unknown; other writable modes and owners fail."""
+    """Other owners, and modes that let other accounts write, fail."""
     verdicts = effects.Verdicts("primus_exporter", "n1")
     effects.check_folder(verdicts, "/var/lib/primus/training", owner, mode)
     found = verdicts.records[0]

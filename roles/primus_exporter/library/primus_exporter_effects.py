@@ -40,13 +40,8 @@ def check_output(verdicts: Verdicts, content: str, started: float, timer: str, e
 def check_folder(verdicts: Verdicts, path: str, owner: int, mode: int | None) -> None:
     """Check the parent of the folders in which accounts write metrics; `mode` is None if it does not exist."""
     found = "no folder" if mode is None else f"owner {owner}, mode {mode:04o}"
-    verdict, reason, fix = "fail", "another account than root can replace the folders of accounts", APPLY_AGAIN
-    if (owner, mode) == (0, 0o755):
-        verdict = "pass"
-    elif (owner, mode) == (0, 0o1777):
-        verdict, reason = "unknown", "runs of an earlier release still write to it; nothing reads these files"
-        fix = "apply the phase monitoring after these runs have ended"
-    verdicts.add("training_folder", verdict, expected="owner 0, mode 0755", found=found, reason=reason, fix=fix, device=path)
+    verdict, reason = "pass" if (owner, mode) == (0, 0o755) else "fail", "another account than root can replace the folders of accounts"
+    verdicts.add("training_folder", verdict, expected="owner 0, mode 0755", found=found, reason=reason, fix=APPLY_AGAIN, device=path)
 
 
 def read_folder(path: str) -> tuple[int, int | None]:
