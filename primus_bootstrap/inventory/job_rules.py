@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from primus_bootstrap import content
-from primus_bootstrap.core.errors import UsageError
+from primus_bootstrap.core.errors import PlanError, UsageError
 from primus_bootstrap.core.structured import InvalidDataError, Issue
 from primus_bootstrap.core.suggestions import did_you_mean
-from primus_bootstrap.launch.programs import train_settings
+from primus_bootstrap.launch.programs import backend_training, train_settings
 from primus_bootstrap.launch.tasks import Request, all_tasks, find_task
 from primus_bootstrap.launch.watch import job_request
 from primus_bootstrap.launch.watch.job_request import DIRECT_HOSTS, KUBE_HOSTS, PREFIX, SLURM_HOSTS, WATCHERS, InventoryFacts
@@ -106,7 +106,7 @@ def _enough(request: JobRequest, count: int, group: str) -> Iterator[Issue]:
 
 def _programs(request: JobRequest, _inventory: InventoryFacts) -> Iterator[Issue]:
     presets = sorted(path.stem for path in PRESETS.glob("*.yaml"))
-    for name in request.presets:
+    for name in () if _has_backend(request) else request.presets:
         if not name.startswith("/") and name not in presets:
             yield _issue("presets", f"there is no preset {name}", f"{did_you_mean(name, presets)}, or give an absolute path")
     given = [name for name in ("presets", "settings", "data", "checkpoint_folder") if getattr(request, name)]
@@ -132,6 +132,9 @@ def _arguments(request: JobRequest, _inventory: InventoryFacts) -> Iterator[Issu
     yield from _task_issues("task", words)
     if not _is_train(request):
         return
+    if _has_backend(request):
+        yield from _task_issues("settings", job_request.task_words(request))
+        return
     for name in (name for name in request.presets if name.startswith("/")):
         yield from _task_issues("presets", [*words[:2], "--config", name])
     known = train_settings.known_settings(WORKLOADS)
@@ -149,8 +152,14 @@ def _task_issues(variable: str, words: Sequence[str]) -> Iterator[Issue]:
         task, arguments = find_task(words)
         if task.check:
             task.check(Request(arguments, "", lambda: WORKLOADS, find=lambda path: path if path.is_file() else None))
-    except UsageError as error:
+    except (UsageError, PlanError) as error:
         yield _issue(variable, error.what, error.fix)
+
+
+def _has_backend(request: JobRequest) -> bool:
+    """Return whether the job trains on a backend: workload_settings names one, or a recipe of one is a preset."""
+    named = request.settings_by_name().get("backend", backend_training.NATIVE)
+    return _is_train(request) and (named != backend_training.NATIVE or backend_training.is_recipe(request.presets))
 
 
 def _is_train(request: JobRequest) -> bool:

@@ -87,6 +87,13 @@ def made(**given: Any) -> dict[str, Any]:
         ({"hosts": ["n1"], "spares": ["n1"]}, "spares", "n1 is named more than once"),
         ({"gpus_per_node": 2, "processes_per_node": 4}, "processes_per_node", "4 processes for 2 GPUs"),
         ({"presets": ["debug-dens"]}, "presets", "there is no preset debug-dens"),
+        ({"settings": {"backend": "megatro"}}, "settings", "no such backend: megatro"),
+        (
+            {"settings": {"backend": "megatron", "megatron": {"moe_grouped_gem": True}}},
+            "settings",
+            "megatron.moe_grouped_gem: no such setting",
+        ),
+        ({"presets": ["llama-3.1-7b"], "settings": {"backend": "megatron"}}, "settings", "no such file, recipe, model or preset"),
         ({"settings": {"train": {"steps": None}}}, "settings", "workload_settings.train.steps: no value"),
         ({"settings": {"train": {}}}, "settings", "workload_settings.train: no value"),
         ({"settings": {"train": {"stepz": 3}}}, "settings", "workload_settings.train.stepz: no such setting"),

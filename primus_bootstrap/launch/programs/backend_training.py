@@ -19,6 +19,8 @@ from primus_bootstrap.launch.self_exec import presets_in, read_program
 from primus_bootstrap.launch.tasks import Program
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from primus_bootstrap.launch.backends.contract import Backend, Run
     from primus_bootstrap.launch.programs.settings_file import Given
     from primus_bootstrap.launch.programs.training_files import Files
@@ -33,16 +35,21 @@ def chosen(files: Files) -> str:
     """
     stated = [str(item.value) for item in files.given if item.name == "backend"]
     if not stated:
-        recipes = {item.name: item.backend for item in catalogue.recipes()} if _may_be_recipe(files) else {}
+        recipes = {item.name: item.backend for item in catalogue.recipes()} if _may_be_recipe(_names(files)) else {}
         stated = [recipes[name] for name in _names(files) if name in recipes]
     if not stated or stated[-1] == NATIVE:
         return ""
     return backend(stated[-1]).name
 
 
-def _may_be_recipe(files: Files) -> bool:
-    """Reading the recipes takes a moment; a run without unknown names does not need it."""
-    return any(name.count("-") > 2 for name in _names(files))
+def is_recipe(names: Iterable[str]) -> bool:
+    """Return whether one of the names is a recipe of a backend."""
+    return any(item.name in names and item.backend != NATIVE for item in catalogue.recipes()) if _may_be_recipe(names) else False
+
+
+def _may_be_recipe(names: Iterable[str]) -> bool:
+    """Reading the recipes takes a moment; a run without names that look like recipes does not need it."""
+    return any(name.count("-") > 2 for name in names)
 
 
 def _names(files: Files) -> list[str]:

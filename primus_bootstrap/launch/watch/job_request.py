@@ -211,7 +211,7 @@ def build_job(request: JobRequest, inventory: InventoryFacts) -> Job:
         "nodes": request.nodes,
         "gpus_per_node": request.gpus_per_node,
         "processes_per_node": request.processes_per_node,
-        "words": _task_words(request),
+        "words": task_words(request),
         "options": [*([f"--venv={request.venv}"] if request.venv else []), *request.cli_options],
         "plugins": _plugin_texts(request.plugins),
         "environment": _texts(request.environment),
@@ -288,7 +288,8 @@ def _plugin_texts(paths: Sequence[str]) -> dict[str, str]:
     return {f"{number:02d}/{file.name}": file.path.read_text("utf-8") for number, path in enumerate(named) for file in plugin_files([path])}
 
 
-def _task_words(request: JobRequest) -> list[str]:
+def task_words(request: JobRequest) -> list[str]:
+    """Return the task with all of its arguments, as primus-cli gets them."""
     words = [str(word) for word in request.task]
     for preset in request.presets:
         words += ["--config", preset]
