@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.server
 import ssl
+import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -98,6 +99,7 @@ def test_certificate_with_another_name_fails(tls: Path) -> None:
 def test_missing_service_fails_and_other_checks_are_unknown(tls: Path) -> None:
     """A service that does not answer refuses no request."""
     assert verdicts_on(tls, 1) == {
+        "address": "pass",
         "answers": "fail",
         "refuses_wrong_password": "unknown",
         "refuses_no_password": "unknown",
@@ -105,3 +107,12 @@ def test_missing_service_fails_and_other_checks_are_unknown(tls: Path) -> None:
         "metrics": "unknown",
         "text_files": "unknown",
     }
+
+
+def test_kernel_knows_its_addresses() -> None:
+    """No host has an address of the documentation's network (RFC 5737). Nothing is sent."""
+    addresses: Any = sys.modules["ansible.module_utils.own_addresses"]
+
+    assert [addresses.is_own(one) for one in ("127.0.0.1", "192.0.2.1", "2001:db8::1")] == [True, False, False]
+    assert addresses.listen_problem("192.0.2.1", "n1") == "192.0.2.1 is not an address of n1."
+    assert addresses.listen_problem("127.0.0.1", "n1") == ""
