@@ -16,6 +16,8 @@ NARROWED = ":&{{ node | default('all') }}"
 EVERY_HOST_WITH = re.compile(r"^\{\{ 'all' if groups\['(\w+)'\] \| default\(\[\]\) else '\1' \}\}$")
 # The host that a day-2 playbook works on; in a replacement, the old one.
 THE_NODE = "{{ old | default(node | default('nobody')) }}"
+# This pattern selects the other hosts of the named group if that host is in it, else none.
+OTHERS_OF = re.compile(r"^\{\{ '(\w+):!' ~ old \| default\(.*\) in groups\['\1'\] \| default\(\[\]\) else 'nobody' \}\}$")
 
 
 def content_root() -> Path:

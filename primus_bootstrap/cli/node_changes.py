@@ -29,7 +29,7 @@ from primus_bootstrap.inventory.edit.draft import (
 )
 from primus_bootstrap.inventory.edit.host_edits import NewHost, direct_groups, host_variables, names_in, with_host, with_value, without_host
 from primus_bootstrap.inventory.load import validate
-from primus_bootstrap.inventory.rules.day2_nodes import check_joining, inherited
+from primus_bootstrap.inventory.rules.day2_nodes import check_grown, check_joining, inherited
 from primus_bootstrap.inventory.source.source_map import host_name_fault
 from primus_bootstrap.inventory.source.variable_files import read_variable_files
 
@@ -124,6 +124,7 @@ def make_addition(  # noqa: PLR0913 - the options of the verb
     except (InventoryError, PlanError):
         load(path, options)  # reports the problems that the file had before the edit
         raise
+    check_grown(before.cluster, name)
     return Change(before.cluster, TargetHost(name), options, before=before)
 
 

@@ -167,9 +167,9 @@ def replace_(
         if old not in cluster.groups["all"] and new in cluster.groups["all"]:
             report_already_removed(cluster, old, options.verb, as_json=as_json)
             return
-        check_leaving(cluster, find_host(cluster, old))
-        refuse_foreign_machine(cluster, groups_of(cluster, old), "node replace")
         successor = None if new in cluster.groups["all"] else (host, variables or ())
+        check_leaving(cluster, find_host(cluster, old), joining=0 if successor is None else 1)
+        refuse_foreign_machine(cluster, groups_of(cluster, old), "node replace")
         change = make_replacement(cluster, old, new, options, successor=successor)
         extra = (f"node={new}", f"old={old}", *removal_variables(cluster, wait_s, force=force or dead, dead=dead))
         change = replace(change, options=replace(options, extra_vars=extra), dead=dead)

@@ -114,6 +114,8 @@ def _make_step(cluster: Cluster, phase: Phase, allowed: frozenset[str] | None, t
 def _hosts_of(cluster: Cluster, play: Play, target: TargetHost | None) -> tuple[str, ...]:
     pattern = _with_target(play.pattern, target)
     active = not play.needs or bool(cluster.groups.get(play.needs))
+    if play.others_of:
+        active = target is not None and (target.old or target.node) in cluster.groups.get(play.others_of, ())
     hosts = cluster.select(pattern) if active and _can_match(cluster, pattern, target) else ()
     return tuple(host for host in hosts if host == target.node) if target and play.narrowed else hosts
 

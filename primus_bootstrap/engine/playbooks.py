@@ -41,7 +41,8 @@ class Play:
     """One play: its host pattern, its roles in order, and how a failed host affects the others.
 
     `narrowed`: `-e node=NAME` narrows the play to that host; `pattern` is the one without it. `needs`: the play has no hosts
-    if this group is empty, whatever the pattern matches. `vars_files`: variable files that the play passes to its roles.
+    if this group is empty, whatever the pattern matches. `others_of`: the same if the node is not in this group.
+    `vars_files`: variable files that the play passes to its roles.
     `path` and `number`: the file of the play and its index there.
     """
 
@@ -51,6 +52,7 @@ class Play:
     max_fail_percentage: bool = False
     narrowed: bool = False
     needs: str = ""
+    others_of: str = ""
     calls: tuple[Call, ...] = ()
     vars_files: tuple[Path, ...] = ()
     path: Path | None = None
@@ -106,7 +108,8 @@ def _parts(path: Path) -> list[Path]:
 
 def hosts_of(cluster: Cluster, play: Play) -> tuple[str, ...]:
     """Return the hosts of a play in a cluster."""
-    return () if play.needs and not cluster.groups.get(play.needs) else cluster.select(play.pattern)
+    inactive = play.others_of or (play.needs and not cluster.groups.get(play.needs))
+    return () if inactive else cluster.select(play.pattern)
 
 
 def groups_in(pattern: str) -> tuple[str, ...]:
@@ -132,10 +135,13 @@ def _plays(path: Path) -> Iterator[Play]:
             hosts = entry.get("hosts", "")
             pattern = ",".join(hosts) if isinstance(hosts, list) else str(hosts)
             every = content.EVERY_HOST_WITH.match(pattern.removesuffix(content.NARROWED))
+            others = content.OTHERS_OF.match(pattern)
+            plain = f"{others[1]}:!{content.THE_NODE}" if others else pattern.removesuffix(content.NARROWED)
             calls = tuple(_calls(entry))
             yield Play(
-                pattern="all" if every else pattern.removesuffix(content.NARROWED),
+                pattern="all" if every else plain,
                 needs=every[1] if every else "",
+                others_of=others[1] if others else "",
                 roles=tuple(call.role for call in calls),
                 any_errors_fatal=bool(entry.get("any_errors_fatal")),
                 max_fail_percentage="max_fail_percentage" in entry,

@@ -29,7 +29,7 @@ from tests.unit.test_role_templates import render
 from tests.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 redis_password: Any = load_role_module("redis", "redis_password")
 sentinel_password: Any = load_role_module("redis", "sentinel_password")
@@ -70,7 +70,7 @@ def environment() -> dict[str, str]:
 class RedisHost:
     """A host of the group: Redis and a sentinel, with the files of the role below a folder."""
 
-    def __init__(self, folder: Path, address: str, authority: Path) -> None:
+    def __init__(self, folder: Path, address: str, authority: Path, group: Sequence[str] = ADDRESSES) -> None:
         """Write the configuration, the certificates and the scripts."""
         self.folder, self.address = folder, address
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -83,8 +83,8 @@ class RedisHost:
             "ip": address,
             "inventory_dir": "/site",
             "redis_password": PASSWORD,  # the current one
-            "redis_group_addresses": list(ADDRESSES),
-            "redis_group_hosts": ["n1", "n2", "n3"],
+            "redis_group_addresses": list(group),
+            "redis_group_hosts": [f"n{number}" for number, _ in enumerate(group, 1)],
             "redis_bind_addresses": [address],
             "_redis_addresses": [address],
             "__redis_state": {"state": {"plain_port": 0, "tls_port": 0, "memory_mib": 512}},
@@ -102,15 +102,14 @@ class RedisHost:
             "_redis_sentinel_state": str(folder / "sentinel/sentinel.conf"),
             "_redis_sentinel_settings": str(folder / "sentinel-settings.conf"),
         }
-        for name, target in (
-            ("current_primary.sh.j2", "current_primary.sh"),
-            ("fence.sh.j2", "fence.sh"),
-            ("switch.sh.j2", "switch.sh"),
-            ("redis.conf.j2", "redis.conf"),
-            ("sentinel-settings.conf.j2", "sentinel-settings.conf"),
-        ):
-            self.write(target, render("redis", name, **self.known)).chmod(0o700)
+        self.write_group(group)
         self.write("client.env", f"REDISCLI_AUTH={PASSWORD}\n")
+
+    def write_group(self, group: Sequence[str]) -> None:
+        """Write the files that contain the hosts of the group."""
+        self.known["redis_group_addresses"] = list(group)
+        for name in ("current_primary.sh", "fence.sh", "switch.sh", "redis.conf", "sentinel-settings.conf"):
+            self.write(name, render("redis", f"{name}.j2", **self.known)).chmod(0o700)
 
     def write(self, name: str, text: str) -> Path:
         """Write a file below the host's folder and return its path."""
@@ -137,22 +136,15 @@ class RedisHost:
         """Start Redis in the role that the sentinels know. As under its unit, it cannot rewrite redis.conf, which it reads from a pipe."""
         known = self.known
         guard = [str(FILES / "start_guard.sh"), str(self.folder / "data"), str(self.folder / "held-data")]
-        arguments = [known["_redis_role_file"], self.address, known["_redis_ask_script"], ADDRESSES[0], "6380", *guard]
+        first = known["redis_group_addresses"][0]
+        arguments = [known["_redis_role_file"], self.address, known["_redis_ask_script"], first, "6380", *guard]
         self._start("redis", "start_role.sh", arguments, ["redis-server", "-"], str(self.folder / "redis.conf"))
 
     def start_sentinel(self) -> None:
         """Start the sentinel."""
-        known = self.known
-        arguments = [
-            *(
-                known["_redis_sentinel_state"],
-                known["_redis_sentinel_settings"],
-                "primary",
-                ",".join(ADDRESSES),
-                known["_redis_ask_script"],
-            ),
-            *(ADDRESSES[0], "6380", "2"),
-        ]
+        known, group = self.known, self.known["redis_group_addresses"]
+        files = [known["_redis_sentinel_state"], known["_redis_sentinel_settings"]]
+        arguments = [*files, "primary", ",".join(group), known["_redis_ask_script"], group[0], "6380", str(len(group) // 2 + 1)]
         self._start("sentinel", "sentinel_start.sh", arguments, ["redis-server", known["_redis_sentinel_state"], "--sentinel"])
 
     def kill(self, *names: str) -> None:
@@ -243,6 +235,7 @@ class RedisGroup:
 
     def __init__(self, folder: Path) -> None:
         """Start the group and wait until the sentinels can replace the primary."""
+        self.folder = folder
         self.hosts = {address: RedisHost(folder / address, address, folder / "ca") for address in ADDRESSES}
         try:
             for host in self.hosts.values():
@@ -256,13 +249,31 @@ class RedisGroup:
             raise
 
     def ready(self) -> bool:
-        """Return whether every sentinel sees the two others and both replicas."""
-        hosts = self.hosts.values()
+        """Return whether every sentinel sees all others and all replicas, and no other hosts."""
+        count = len(self.hosts)
         return all(
-            host.sentinel("SENTINEL", "CKQUORUM", "primary").startswith("OK 3 usable")
-            and host.sentinel("SENTINEL", "REPLICAS", "primary").count("runid") == 2
-            for host in hosts
+            host.sentinel("SENTINEL", "CKQUORUM", "primary").startswith(f"OK {count} usable")
+            and host.sentinel("SENTINEL", "REPLICAS", "primary").count("runid") == count - 1
+            for host in self.hosts.values()
         )
+
+    def join(self, address: str) -> RedisHost:
+        """Add a host as `node add` does: only the new host is configured."""
+        host = RedisHost(self.folder / address, address, self.folder / "ca", [*self.hosts, address])
+        self.hosts[address] = host
+        host.start_redis()
+        host.start_sentinel()
+        return host
+
+    def leave(self, address: str) -> list[str]:
+        """Remove a host as playbooks/day2/node/redis.yml does; return what the script that waits for a quorum printed on each host."""
+        leaving = self.hosts[address]
+        leaving.switch_primary()
+        leaving.kill("sentinel", "redis")
+        del self.hosts[address]
+        for host in self.hosts.values():
+            host.write_group([*self.hosts])
+        return [host.restart_sentinel() for host in self.hosts.values()]
 
     def stop(self) -> None:
         """Kill everything."""

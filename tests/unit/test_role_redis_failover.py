@@ -84,10 +84,22 @@ def test_sentinel_refuses_commands_without_a_password(answer: str, verdict: str)
     assert verdict_of(failover.check_access, answer)[0] == verdict
 
 
-@pytest.mark.parametrize(("replicas", "verdict"), [("1", "pass"), ("0", "fail"), ("", "unknown")])
-def test_writes_need_a_replica(replicas: str, verdict: str) -> None:
+@pytest.mark.parametrize(
+    ("replicas", "hosts", "verdict"), [("1", 3, "pass"), ("2", 5, "pass"), ("1", 5, "fail"), ("0", 3, "fail"), ("", 3, "unknown")]
+)
+def test_writes_need_a_majority(replicas: str, hosts: int, verdict: str) -> None:
     """A changed setting would let a cut-off primary accept writes."""
-    assert verdict_of(failover.check_acknowledgement, replicas)[0] == verdict
+    assert verdict_of(failover.check_acknowledgement, replicas, hosts)[0] == verdict
+
+
+@pytest.mark.parametrize(("hosts", "replicas"), [(3, 1), (4, 2), (5, 2)])
+def test_a_primary_on_the_smaller_side_of_a_split_network_accepts_no_writes(hosts: int, replicas: int) -> None:
+    """The sentinels of the other side elect a primary. With its replicas, the old one would have to be a majority."""
+    addresses = [f"10.0.0.{number}" for number in range(1, hosts + 1)]
+    config = render("redis", "redis.conf.j2", **group("", redis_group_addresses=addresses)).splitlines()
+
+    assert f"min-replicas-to-write {replicas}" in config
+    assert replicas + 1 > hosts / 2
 
 
 def group(primary: str, **variables: Any) -> dict[str, Any]:

@@ -1,4 +1,7 @@
-"""Check which hosts the verbs `node add`, `node remove` and `node replace` may change. Only `apply` changes hosts that others depend on."""
+"""Check which hosts the verbs `node add`, `node remove` and `node replace` may change. Only `apply` changes hosts that others depend on.
+
+The exception is the group redis with automatic failover: its hosts know each other through the sentinels.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +27,8 @@ WORKER_GROUPS = frozenset(
     {"gpu_node", "container_host", "packet_filter", "spare", "juicefs_client", "slurm_node", "slurm_login", "workload_node"}
     | {"kube_node", "kube_infra_node", "k8s_cluster", "no_floating"}
 )
+# From this number of hosts on, the group redis has sentinels: roles/redis/vars/main.yml, _redis_failover.
+FAILOVER_HOSTS = 3
 # Variables of one machine that its replacement does not inherit.
 _MACHINE_VARIABLES = re.compile(
     r"ansible_host|ansible_ssh_host|host_key|ip6?|access_ip6?|etcd_member_name|(.*_)?(serial|serial_number|asset_tag|mac_address|hostid)"
@@ -49,22 +54,43 @@ def check_joining(groups: Sequence[str], known: Collection[str]) -> None:
             near = nearest_group(name) or nearest(name, known)
             fix = f"did you mean {near}?" if near else "list the groups: primus-bootstrap schema --groups"
             raise UsageError(f"no such group: {name}", fix=fix)
-    if serving := serving_groups(groups):
+    _refuse_serving([name for name in serving_groups(groups) if name != "redis"])
+
+
+def check_grown(cluster: Cluster, host: str) -> None:
+    """Check that a host that joins the group redis finds sentinels there. `cluster` already has the host.
+
+    Raises:
+        PlanError: The group had no automatic failover before, so its other hosts must change.
+    """
+    if "redis" in _groups_of(cluster, host) and len(cluster.groups["redis"]) <= FAILOVER_HOSTS:
+        _refuse_serving(["redis"])
+
+
+def _refuse_serving(serving: Sequence[str]) -> None:
+    if serving:
         raise PlanError(
             f"other hosts depend on the hosts of {', '.join(serving)} (a quorum, an address in their configuration)",
             fix="add the host to hosts.yaml yourself, then: primus-bootstrap apply",
         )
 
 
-def check_leaving(cluster: Cluster, host: str) -> None:
-    """Check that a host can be removed.
+def check_leaving(cluster: Cluster, host: str, *, joining: int = 0) -> None:
+    """Check that a host can be removed. `joining` hosts take its place in the same run.
 
     Raises:
         PlanError: Other hosts depend on it. The fix says what to do first.
     """
-    serving = serving_groups(_groups_of(cluster, host))
+    left = len(set(cluster.groups.get("redis", ())) - {host}) + joining
+    serving = tuple(name for name in serving_groups(_groups_of(cluster, host)) if name != "redis" or left < FAILOVER_HOSTS)
     if not serving:
         return
+    if serving == ("redis",) and len(cluster.groups["redis"]) >= FAILOVER_HOSTS:
+        what = (
+            f"{host} is one of {FAILOVER_HOSTS} hosts of redis; with {left} left, nothing replaces a failed primary of the metadata engine"
+        )
+        add = f"primus-bootstrap node add hosts.yaml NEW --like {host}"
+        raise PlanError(what, fix=f"primus-bootstrap node replace hosts.yaml {host} NEW; or add a host first: {add}")
     last_of = ", ".join(name for name in serving if len(cluster.groups[name]) == 1)
     if last_of:
         what = f"{host} is the only host of {last_of}, which the cluster needs"
@@ -88,7 +114,8 @@ def check_reinstalled(cluster: Cluster, host: str) -> None:
     Raises:
         PlanError: Other hosts depend on it.
     """
-    if serving := serving_groups(_groups_of(cluster, host)):
+    copied = ("redis",) if len(cluster.groups.get("redis", ())) >= FAILOVER_HOSTS else ()  # from the primary
+    if serving := [name for name in serving_groups(_groups_of(cluster, host)) if name not in copied]:
         what = f"other hosts depend on {host} ({', '.join(serving)}), and its data was lost with the old system"
         raise PlanError(what, fix="restore its data (see the guide of that service), then: primus-bootstrap apply")
 

@@ -69,12 +69,13 @@ def check_access(verdicts: Verdicts, answer: str) -> None:
     verdicts.add("failover.refuses_no_password", verdict, expected="refused", found=found, reason="" if found else "no answer", fix=fix)
 
 
-def check_acknowledgement(verdicts: Verdicts, replicas: str) -> None:
-    """Check that the primary refuses writes while no replica follows it."""
-    verdict = "pass" if replicas == "1" else "fail" if replicas else "unknown"
+def check_acknowledgement(verdicts: Verdicts, replicas: str, hosts: int) -> None:
+    """Check that the primary refuses writes while it and its replicas are no majority of the hosts."""
+    expected = str(hosts // 2)
+    verdict = "pass" if replicas == expected else "fail" if replicas else "unknown"
     fix = "primus-bootstrap apply hosts.yaml --phase storage; find out who changed min-replicas-to-write with CONFIG SET"
     reason = "" if replicas else "Redis did not answer"
-    verdicts.add("failover.needs_replica", verdict, expected="1", found=replicas, reason=reason, fix=fix)
+    verdicts.add("failover.needs_replica", verdict, expected=expected, found=replicas, reason=reason, fix=fix)
 
 
 def parse_role(info: str) -> str:
@@ -130,7 +131,7 @@ def main() -> None:
     check_agreement(verdicts, answers)
     check_role(verdicts, own, answers.get(own, ""), parse_role(redis("INFO", "replication")))
     check_access(verdicts, ask(own, "", ckquorum))
-    check_acknowledgement(verdicts, (redis("CONFIG", "GET", "min-replicas-to-write").split() or [""])[-1])
+    check_acknowledgement(verdicts, (redis("CONFIG", "GET", "min-replicas-to-write").split() or [""])[-1], len(answers))
     verdicts.finish(module)
 
 

@@ -24,6 +24,8 @@ AUTH_ERRORS = ("NOAUTH", "WRONGPASS", "AUTH failed")
 # last, because the server may be reached through it until then.
 LIVE_SETTINGS = (
     "maxmemory",
+    "min-replicas-to-write",
+    "min-replicas-max-lag",
     "tls-cert-file",
     "tls-key-file",
     "tls-ca-cert-file",
