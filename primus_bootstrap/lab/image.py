@@ -18,12 +18,12 @@ from primus_bootstrap.lab.commands import run
 from primus_bootstrap.lab.lab_values import RELEASES, LabError, Progress
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from primus_bootstrap.lab.apt_settings import AptSettings
     from primus_bootstrap.lab.machine import Machine
 
-_SCRIPT = Path(__file__).parent / "data" / "customize.sh"
+SCRIPT = Path(__file__).parent / "data" / "customize.sh"
 # The packages of a fresh server only: roles install what they need beyond these.
 PACKAGES = (
     "ca-certificates",
@@ -51,7 +51,7 @@ class Image:
 
 def image_for(machine: Machine, suite: str) -> Image:
     """Return the image of a release. Its name depends on the packages, the script, the release and the CPU architecture."""
-    recipe = "\n".join((suite, platform.machine(), *PACKAGES, _SCRIPT.read_text()))
+    recipe = "\n".join((suite, platform.machine(), *PACKAGES, SCRIPT.read_text()))
     key = hashlib.sha256(recipe.encode()).hexdigest()[:12]
     return Image(suite, f"localhost/primus-lab:{suite}-{key}", machine.cache / "images" / f"{suite}-{key}.tar")
 
@@ -126,7 +126,7 @@ def _build(machine: Machine, image: Image, settings: AptSettings, progress: Prog
     os.close(handle)
     part = Path(name)
     with tempfile.TemporaryDirectory(prefix="primus-lab-") as folder:
-        argv = _mmdebstrap(image.suite, settings, Path(folder))
+        argv = mmdebstrap_argv(image.suite, settings, Path(folder))
         try:
             done = run([*machine.sudo, *argv], timeout_s=1800, stdout_file=part, check=False)
             if done.code:
@@ -140,8 +140,18 @@ def _build(machine: Machine, image: Image, settings: AptSettings, progress: Prog
     progress(f"image {_title(image)}: built in {time.monotonic() - started:.0f} s")
 
 
-def _mmdebstrap(suite: str, settings: AptSettings, folder: Path) -> list[str]:
-    """Write the sources and options of mmdebstrap to a folder and return its command. Credentials are passed as files only."""
+def mmdebstrap_argv(
+    suite: str, settings: AptSettings, folder: Path, *, packages: Sequence[str] = PACKAGES, scripts: Sequence[Path] = (SCRIPT,)
+) -> list[str]:
+    """Write the sources and options of mmdebstrap to a folder and return its command, which prints a tar archive.
+
+    Args:
+        suite: The release.
+        settings: The apt settings of this machine. Credentials are passed as files only.
+        folder: The folder, which must exist until the command has ended.
+        packages: The packages to install.
+        scripts: The scripts that change the root file system, in this order.
+    """
     sources = folder / "machine.sources"
     sources.write_text(settings.sources_text(suite))
     options = folder / "apt.conf"
@@ -155,10 +165,10 @@ def _mmdebstrap(suite: str, settings: AptSettings, folder: Path) -> list[str]:
         "--format=tar",
         # The customize script does this, to set the date of the empty lists.
         "--skip=cleanup/apt",
-        f"--include={','.join(PACKAGES)}",
+        f"--include={','.join(packages)}",
         f"--aptopt={options}",
         *uploads,
-        f'--customize-hook=sh {shlex.quote(str(_SCRIPT))} "$1"',
+        *(f'--customize-hook=sh {shlex.quote(str(script))} "$1"' for script in scripts),
         suite,
         "-",
         str(sources),

@@ -20,8 +20,8 @@ _DEBIAN_SUITES = ("bookworm", "trixie")
 class Machine:
     """The properties of this machine that the lab uses.
 
-    `engine` is `podman` or `docker`. `sudo` is the prefix of a command that needs root; empty for root. `codename` is the
-    machine's release, `suites` the releases that a node can have, the default one first.
+    `engine` is `podman` or `docker`, or `qemu` for virtual machines. `sudo` is the prefix of a command that needs root; empty for
+    root. `codename` is the machine's release, `suites` the releases that a node can have, the default one first.
     """
 
     engine: str
@@ -44,7 +44,7 @@ def inspect_machine() -> Machine:
         MachineError: A requirement is missing.
     """
     codename, suites = release(Path("/etc/os-release"))
-    sudo = _sudo()
+    sudo = sudo_prefix()
     engine, version = _engine(sudo)
     if shutil.which("mmdebstrap") is None:
         raise MachineError("mmdebstrap is not installed", fix="apt-get install mmdebstrap, or run `make setup` in a checkout")
@@ -90,7 +90,8 @@ def cache_dir() -> Path:
     return folder
 
 
-def _sudo() -> tuple[str, ...]:
+def sudo_prefix() -> tuple[str, ...]:
+    """Return the prefix of a command that needs root: empty for root, and where sudo is not installed."""
     if os.geteuid() == 0:
         return ()
     if shutil.which("sudo") is None:

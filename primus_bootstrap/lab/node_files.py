@@ -14,6 +14,7 @@ from primus_bootstrap.lab.lab_values import USER
 from primus_bootstrap.lab.ssh_keys import host_key_file, public_key
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from primus_bootstrap.lab.apt_settings import AptSettings
@@ -23,11 +24,12 @@ if TYPE_CHECKING:
 _DISTRIBUTION_KEYS = "/usr/share/keyrings/"
 
 
-def node_archive(machine: Machine, lab: Lab, node: LabNode, settings: AptSettings) -> bytes:
-    """Return a tar archive to extract at the node's root."""
+def node_archive(machine: Machine, lab: Lab, node: LabNode, settings: AptSettings, extra: Mapping[str, str] | None = None) -> bytes:
+    """Return a tar archive to extract at the node's root; `extra` has the texts of further files by their path."""
+    files = _files(machine, lab, node, settings) | {path: (0o644, text.encode()) for path, text in (extra or {}).items()}
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
-        for path, (mode, content) in sorted(_files(machine, lab, node, settings).items()):
+        for path, (mode, content) in sorted(files.items()):
             _add(archive, path, content, mode=mode)
         end = archive.offset
     # Without tarfile's padding after the two blocks that end an archive: podman does not read it, and `podman cp` fails with a broken

@@ -37,7 +37,7 @@ def test_credentials_are_passed_by_path_only(tmp_path: Path) -> None:
     folder = tmp_path / "work"
     folder.mkdir()
 
-    argv = " ".join(image_module._mmdebstrap("trixie", settings, folder))
+    argv = " ".join(image_module.mmdebstrap_argv("trixie", settings, folder))
 
     assert "hunter" not in argv
     assert str(secret) in argv
