@@ -91,12 +91,12 @@ cat {tmp_path}/answer
 
 @root_only
 def test_user_owned_entries_in_root_folders_are_reported(tmp_path: Path) -> None:
-    """Links, foreign or open homes and the old verification folder are reported; root's entries and unknown ids are not."""
+    """Links, and foreign or open homes, are reported; root's entries and unknown ids are not."""
     nobody = 65534
-    for path in ("home/nobody", "home/daemon", "home/4242", "primus/jobs", ".primus-verify", "data"):
+    for path in ("home/nobody", "home/daemon", "home/4242", "primus/jobs", "data"):
         (tmp_path / path).mkdir(parents=True)
     (tmp_path / "home" / "file").write_text("x", encoding="utf-8")
-    for path, mode in (("home/nobody", 0o755), ("home/daemon", 0o700), ("home/4242", 0o700), (".primus-verify", 0o700)):
+    for path, mode in (("home/nobody", 0o755), ("home/daemon", 0o700), ("home/4242", 0o700)):
         os.chown(tmp_path / path, 4242 if path.endswith("4242") else nobody, nobody)
         (tmp_path / path).chmod(mode)
     for path in ("link", "primus/link", "of-root"):
@@ -105,24 +105,7 @@ def test_user_owned_entries_in_root_folders_are_reported(tmp_path: Path) -> None
     with effects.open_folder(tmp_path) as root:
         found = {one["path"].replace(f"{tmp_path}/", ""): one["problem"] for one in effects.foreign_entries(root)}
 
-    assert sorted(found) == [".primus-verify", "home/daemon", "home/file", "home/nobody", "link", "primus/link"]
+    assert sorted(found) == ["home/daemon", "home/file", "home/nobody", "link", "primus/link"]
     assert found["link"] == "is a symbolic link of nobody"
     assert found["home/daemon"] == "belongs to nobody"
     assert found["home/nobody"] == "has mode 0755: other accounts can enter it"
-
-
-def test_old_verification_folder_is_removed(tmp_path: Path) -> None:
-    """A root-owned folder is removed with its files. A link of that name and its target stay."""
-    old = tmp_path / effects.OLD_FOLDER
-    old.mkdir()
-    (old / "n1").write_text("x", encoding="utf-8")
-    effects.drop_old_folder(str(tmp_path))
-    removed = not old.exists()
-    (tmp_path / "kept").mkdir()
-    (tmp_path / "kept" / "file").write_text("x", encoding="utf-8")
-    old.symlink_to(tmp_path / "kept")
-    effects.drop_old_folder(str(tmp_path))
-
-    assert removed
-    assert old.is_symlink()
-    assert (tmp_path / "kept" / "file").exists()

@@ -30,7 +30,6 @@ SOURCE = "roles/juicefs/meta/argument_specs.yml"
 NOBODY = 65534
 TRASH_SCRIPT = "/usr/local/lib/primus/juicefs_trash.sh"
 CLUSTER = "primus"  # the cluster's folder below the mount
-OLD_FOLDER = ".primus-verify"  # the test folder of earlier releases
 # More than one write of FUSE (128 KiB), less than one block of JuiceFS (4 MiB).
 SIZE_BYTES = 300_000
 # Without its metadata engine, the file system blocks programs for minutes.
@@ -220,9 +219,6 @@ def foreign_entries(root: Folder) -> list[dict[str, str]]:
                     found.append(
                         {"path": path, "problem": f"is a symbolic link of {owner}", "fix": f"ask {owner} what it is for; `rm {path}`"}
                     )
-                elif name == OLD_FOLDER and entry.st_uid:
-                    problem = f"is {kind(entry.st_mode)} of {owner}, in the place of a folder to which earlier releases wrote as root"
-                    found.append({"path": path, "problem": problem, "fix": f"ask {owner} what it is for; `mv {path} {path}.refused`"})
                 elif homes and not stat.S_ISDIR(entry.st_mode):
                     found.append({"path": path, "problem": f"is {kind(entry.st_mode)} of {owner}, not a home", "fix": f"move {path} away"})
                 elif homes and owner != name and not owner.startswith("uid "):
@@ -239,16 +235,6 @@ def opened(root: Folder, name: str) -> Folder | None:
         return root.folder(name)
     except OSError:
         return None
-
-
-def drop_old_folder(mount_point: str) -> None:
-    """Remove the test folder of earlier releases. If root does not own it, it stays, and `foreign_entries` reports it."""
-    with suppress(OSError), open_folder(mount_point) as root:
-        with root.folder(OLD_FOLDER, owner=0) as old:
-            for name in old.names(limit=20_000):
-                if stat.S_ISREG(old.stat(name).st_mode):
-                    old.remove(name)
-        os.rmdir(OLD_FOLDER, dir_fd=root.descriptor)
 
 
 def check_dump(host: str, command: list[str], env_file: str, below: str, limit_s: int = CHECK_S) -> dict[str, Any]:
@@ -329,8 +315,6 @@ def main() -> None:
     if params["other"] is not None:
         verdicts = [read(host, folder, params["other"], params["expected"])]
     elif verdicts[0]["verdict"] == "pass":
-        with suppress(OSError, TimeoutError):
-            within(CHECK_S, lambda: drop_old_folder(mount_point))
         written, checksum = write(host, folder)
         verdicts += [check_unit(host), check_metrics(host, mount_point), written]
         verdicts += [check_trash(host, mount_point), check_ports(host, params["unit"], params["listens"])]
