@@ -94,8 +94,7 @@ def _megatron(recipe: Recipe) -> Accounting:
     keys = recipe.keys
     logits = _FUSED_LOGITS if keys.get("cross_entropy_loss_fusion") else _VOCABULARY_PARALLEL_LOGITS
     moments = sum(_BYTES[str(keys.get(name, "fp32"))] for name in ("exp_avg_dtype", "exp_avg_sq_dtype"))
-    in_fp32 = keys.get("accumulate_allreduce_grads_in_fp32", True)
-    gradients = _BYTES[str(keys.get("main_grads_dtype", "fp32"))] if in_fp32 else 2
+    gradients = 2 if keys.get("grad_reduce_in_bf16") else _BYTES[str(keys.get("main_grads_dtype", "fp32"))]
     # torch FSDP2 in Megatron keeps bf16 gradients during backward; the fp32 ones exist in the optimizer step only.
     return Accounting(2, 2 if recipe.layout.data == FSDP else gradients, 4 + moments, kept_widths=3, logits=logits, fixed_gib=3.0)
 
