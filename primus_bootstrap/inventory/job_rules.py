@@ -14,6 +14,7 @@ from primus_bootstrap import content
 from primus_bootstrap.core.errors import PlanError, UsageError
 from primus_bootstrap.core.structured import InvalidDataError, Issue
 from primus_bootstrap.core.suggestions import did_you_mean
+from primus_bootstrap.launch.backends.registry import NATIVE
 from primus_bootstrap.launch.programs import backend_training, train_settings
 from primus_bootstrap.launch.tasks import Request, all_tasks, find_task
 from primus_bootstrap.launch.watch import job_request
@@ -158,8 +159,8 @@ def _task_issues(variable: str, words: Sequence[str]) -> Iterator[Issue]:
 
 def _has_backend(request: JobRequest) -> bool:
     """Return whether the job trains on a backend: workload_settings names one, or a recipe of one is a preset."""
-    named = request.settings_by_name().get("backend", backend_training.NATIVE)
-    return _is_train(request) and (named != backend_training.NATIVE or backend_training.is_recipe(request.presets))
+    named = request.settings_by_name().get("backend", NATIVE)
+    return _is_train(request) and (named != NATIVE or backend_training.is_recipe(request.presets))
 
 
 def _is_train(request: JobRequest) -> bool:

@@ -1,7 +1,7 @@
 """Install the environment of a backend with pip, from a list of pinned packages with hashes.
 
-torch is not in the list, because it depends on the GPUs. It is the one of the Python that creates the environment, if that has one (as in
-the images of the vendors); otherwise pip installs the release that the list names, from `torch_index` or pip's own index.
+torch and triton are not in the list, because they depend on the GPUs. They are those of the Python that creates the environment, if it has
+them (as in the images of the vendors); otherwise pip installs the releases that the list names, from `torch_index` or pip's own index.
 """
 
 from __future__ import annotations
@@ -25,10 +25,9 @@ if TYPE_CHECKING:
     from primus_bootstrap.launch.backends.contract import Backend
     from primus_bootstrap.launch.backends.environments import Found
 
-_TORCH = "# torch=="  # the line of the list with the release of torch
+_NEEDS = "# needs "  # the lines of the list with the releases that are not pinned by hash
 _VENV_S, _PIP_S = 300, 3600
 _VERSION = "import sys; print('%d.%d' % sys.version_info[:2])"
-_HAS_TORCH = "from importlib.metadata import version; print(version('torch'))"
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,7 @@ def install(backend: Backend, where: Path, choices: Choices, show: Callable[[str
 
 def _build(backend: Backend, building: Path, final: Path, choices: Choices, show: Callable[[str], None]) -> None:
     version = _python_version(choices.python)
-    own_torch = _output([choices.python, "-c", _HAS_TORCH])
+    own_torch = _installed(choices.python, "torch")
     show(f"create {final} with {choices.python} {version}")
     options = ["--system-site-packages"] if own_torch else []
     _run([choices.python, "-m", "venv", *options, str(building)], _VENV_S, "python -m venv", "install the package python3-venv")
@@ -72,8 +71,7 @@ def _build(backend: Backend, building: Path, final: Path, choices: Choices, show
     source = ["--no-index", "--find-links", choices.source] if choices.source else []
     if own_torch:
         show(f"use torch {own_torch} of {choices.python}")
-    else:
-        _install_torch(backend, python, source, choices, show)
+    _install_needed(backend, python, source, choices, show)
     show(f"install the packages of {backend.name} {backend.version}")
     listed = building / "packages.txt"
     listed.write_text(environments.packages(backend), "utf-8")
@@ -83,16 +81,24 @@ def _build(backend: Backend, building: Path, final: Path, choices: Choices, show
     _record(backend, building, choices.python, version)
 
 
-def _install_torch(backend: Backend, python: str, source: Sequence[str], choices: Choices, show: Callable[[str], None]) -> None:
-    release = next((line[2:].strip() for line in environments.packages(backend).splitlines() if line.startswith(_TORCH)), "")
-    if not release:
-        return
-    if choices.gpu_vendor == "amd" and not choices.torch_index and not source:
-        fix = "pass --python with the Python of AMD's image, or --torch-index with the index of torch for this ROCm release"
-        raise PlanError("this host has AMD GPUs, and pip's torch is for NVIDIA GPUs", fix=fix)
-    show(f"install {release}")
-    index = ["--index-url", choices.torch_index] if choices.torch_index else []
-    _pip(python, [*index, *source, release])
+def _install_needed(backend: Backend, python: str, source: Sequence[str], choices: Choices, show: Callable[[str], None]) -> None:
+    """Install torch and what comes with it, unless the environment has it."""
+    lines = environments.packages(backend).splitlines()
+    for release in (line[len(_NEEDS) :].strip() for line in lines if line.startswith(_NEEDS)):
+        name = release.partition("==")[0]
+        if _installed(python, name):
+            continue
+        if choices.gpu_vendor == "amd" and not choices.torch_index and not source:
+            fix = "pass --python with the Python of AMD's image, or --torch-index with the index of torch for this ROCm release"
+            raise PlanError(f"this host has AMD GPUs, and pip's {name} is for NVIDIA GPUs", fix=fix)
+        show(f"install {release}")
+        index = ["--index-url", choices.torch_index] if choices.torch_index else []
+        _pip(python, [*index, *source, release])
+
+
+def _installed(python: str, package: str) -> str:
+    """Return the version of a package; empty if the Python does not have it."""
+    return _output([python, "-c", f"from importlib.metadata import version; print(version({package!r}))"])
 
 
 def _python_version(python: str) -> str:
@@ -128,8 +134,7 @@ def _run(argv: Sequence[str], timeout_s: int, what: str, fix: str) -> None:
 
 
 def _check(backend: Backend, python: str) -> None:
-    code = f"from importlib.metadata import version; print(version({backend.package!r}))"
-    found = _output([python, "-c", code])
+    found = _installed(python, backend.package)
     if found != backend.version:
         raise RunError(f"the new environment has {backend.package} {found or '(none)'}", fix="report this: the list of packages is wrong")
 

@@ -15,6 +15,7 @@ from workloads.backends.common.program import Training, main
 from workloads.backends.common.step_writer import Device, device_of
 from workloads.backends.megatron import cpu_shim
 from workloads.backends.megatron.log_lines import read_checkpoint, read_step
+from workloads.backends.megatron.optimizer_resume import correct_resume
 from workloads.backends.megatron.python_version import complete_typing
 from workloads.backends.megatron.resume import load_arguments
 
@@ -37,6 +38,7 @@ def train(facts: RunFacts, checkpoints: Path, arguments: list[str]) -> bool:
     from workloads.backends.megatron import model  # noqa: PLC0415 - the same
 
     _use_compiled_helpers()
+    correct_resume()
     early = False
     try:
         pretrain(_configuration(), model.datasets, _model_type(), model.forward_step)

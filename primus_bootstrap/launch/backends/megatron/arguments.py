@@ -196,6 +196,7 @@ def _optimizer(settings: Mapping[str, Any]) -> dict[str, Any]:
         "adam_beta1": settings["optimizer.beta1"],
         "adam_beta2": settings["optimizer.beta2"],
         "adam_eps": settings["optimizer.eps"],
+        "override_opt_param_scheduler": True,  # a resumed run uses its own settings, such as more steps, and not those of the checkpoint
     }
 
 
