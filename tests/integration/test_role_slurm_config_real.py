@@ -24,8 +24,9 @@ def run_module(tmp_path: Path, nodes: dict[str, dict[str, Any]], **changes: Any)
     folder = content.roles_dir() / "slurm"
     settings = {**SETTINGS, **changes}
     given = {"folder": str(tmp_path), "descriptions": str(fragments), "nodes": list(nodes), "settings": settings}
+    utilities = [str(folder / "module_utils"), str(content.plugins_dir() / "module_utils")]
     program = (
-        f"import sys, ansible.module_utils as u, runpy; u.__path__.append({str(folder / 'module_utils')!r}); "
+        f"import sys, ansible.module_utils as u, runpy; u.__path__ += {utilities!r}; "
         f"runpy.run_path({str(folder / 'library/slurm_config.py')!r}, run_name='__main__')"
     )
     text = json.dumps({"ANSIBLE_MODULE_ARGS": given})
