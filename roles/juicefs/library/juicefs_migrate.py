@@ -138,7 +138,7 @@ class Migration:
         status = read_status(self.params["program"], self.params["meta_url"], self.environment)
         if status is None:
             raise VolumeError(f"{self.params['meta_url']} has no volume. Fix: run `primus-bootstrap apply hosts.yaml --phase storage`")
-        return status
+        return dict(status)
 
     def config(self, *options: str) -> None:
         """Change the settings of the volume.
