@@ -17,6 +17,7 @@ SETTINGS: dict[str, Any] = {
     "slurmctld_port": 6817,
     "slurmd_port": 6818,
     "srun_port_range": "",
+    "bind_own_address": False,
     "accounting": {},
     "proctrack": "auto",
     "task_plugins": "auto",

@@ -161,6 +161,7 @@ def test_newer_slurm_disables_missing_control_groups(tmp_path: Path) -> None:
         ({}, {"n1": {}, "n2": {}}, "restart", False),
         ({"proctrack": "proctrack/linuxproc"}, {"n1": {}}, "restart", True),
         ({"slurmd_port": 7000}, {"n1": {}}, "restart", True),
+        ({"bind_own_address": True}, {"n1": {}}, "restart", True),
     ],
 )
 def test_only_required_daemons_restart(
@@ -171,6 +172,16 @@ def test_only_required_daemons_restart(
     result = make(tmp_path, nodes, **changes)
 
     assert (result["action"], result["restart_nodes"]) == (action, restart_nodes)
+
+
+def test_daemons_listen_on_one_address_only_if_set(tmp_path: Path) -> None:
+    """Both words are needed: the first is for slurmctld, the second for slurmd and srun."""
+    make(tmp_path, {"n1": {}})
+    before = "CommunicationParameters" in read(tmp_path)
+    make(tmp_path, {"n1": {}}, bind_own_address=True)
+
+    assert not before
+    assert "CommunicationParameters=NoCtldInAddrAny,NoInAddrAny\n" in read(tmp_path)
 
 
 def test_file_lists_the_digest_for_its_readers(tmp_path: Path) -> None:

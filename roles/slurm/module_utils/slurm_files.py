@@ -28,8 +28,8 @@ RECONFIGURED = frozenset(
 # Keys that slurmd reads only at its start.
 NODE_KEYS = frozenset(
     (
-        *("authtype", "credtype", "grestypes", "jobacctgathertype", "mpidefault", "proctracktype", "slurmdparameters"),
-        *("jobcontainertype", "prologflags", "slurmdport", "slurmdspooldir", "slurmuser", "taskplugin"),
+        *("authtype", "communicationparameters", "credtype", "grestypes", "jobacctgathertype", "mpidefault", "proctracktype"),
+        *("slurmdparameters", "jobcontainertype", "prologflags", "slurmdport", "slurmdspooldir", "slurmuser", "taskplugin"),
     )
 )
 # Defaults of jobs that request no CPUs or memory, for the cluster and for partitions: slurm.conf(5). Without them, a job with eight GPUs
@@ -161,6 +161,7 @@ def _cluster(settings: Mapping[str, Any]) -> dict[str, str]:
         "RequeueExit": settings["requeue_exit"],
         "KillWait": settings["kill_wait_s"],
         "SrunPortRange": settings["srun_port_range"],
+        "CommunicationParameters": "NoCtldInAddrAny,NoInAddrAny" if settings["bind_own_address"] else "",
         "PrivateData": settings["private_data"],
     }
     if settings["health_check"]:
