@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from primus_bootstrap.core.errors import UsageError
@@ -33,6 +35,7 @@ EXACT = {
     "gpt-oss-20b": 20_914_757_184,
     "gpt-oss-120b": 116_829_156_672,
 }
+MANUAL = Path(__file__).resolve().parents[2] / "docs/recipes.md"
 MODELS = sorted(catalogue.models())
 
 
@@ -88,6 +91,17 @@ def test_local_layers_see_their_window() -> None:
 def test_every_model_has_a_source(name: str) -> None:
     """A shape names the paper or the config.json that it is from."""
     assert catalogue.model(name).source.startswith(("https://", "arXiv:"))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_manual_has_a_row_for_every_model(name: str) -> None:
+    """The row of docs/recipes.md has the parameters, and the number of recipes of each backend."""
+    shape = catalogue.model(name)
+    backends = [recipe.backend for recipe in catalogue.recipes_of(name)]
+    counts = [str(backends.count(backend) or "") for backend in ("megatron", "torchtitan", "maxtext", "native")]
+    row = " | ".join([f"`{name}`", f"{shape.parameters():,}", f"{shape.active_parameters() / 1e9:.1f}", *counts])
+
+    assert f"| {row} |" in MANUAL.read_text(encoding="utf-8").splitlines()
 
 
 def test_an_unknown_model_gets_the_nearest_name() -> None:
