@@ -158,7 +158,7 @@ def test_old_password_of_redis_is_refused(busy: RunningLab) -> None:
 def test_all_certificates_are_replaced(busy: RunningLab) -> None:
     """Hosts, gateway and registry have new certificates of the same CAs; jobs complete and the file is intact."""
     work = begin_work(busy)
-    show = "timeout 10 openssl s_client -connect 127.0.0.1:{} < /dev/null 2> /dev/null | openssl x509 -noout -fingerprint"
+    show = f"timeout 10 openssl s_client -connect {busy.address('node1')}:{{}} < /dev/null 2> /dev/null | openssl x509 -noout -fingerprint"
     ports = (9100, 9090, 9093, 8443, 5000)
     before = [busy.sh("node1", show.format(port)) for port in ports]
     done = run_cli("secrets", "rotate", str(busy.hosts_file), "certificates", "--yes", timeout_s=900)
