@@ -51,6 +51,14 @@ def test_size_is_read_from_slurmd(tmp_path: Path) -> None:
     }
 
 
+def test_huge_pages_are_no_memory_of_jobs(tmp_path: Path) -> None:
+    """Memory that the kernel reserves for huge pages is subtracted: a job could otherwise be given memory that it cannot use."""
+    without = size(machine(tmp_path, {"slurmd -C": SLURMD_C}))["memory_mib"]
+    put(tmp_path, "/proc/meminfo", "MemTotal:  263168000 kB\nHugePages_Total: 32\nHugepagesize: 2048 kB\nHugetlb:           65536 kB\n")
+
+    assert size(machine(tmp_path, {"slurmd -C": SLURMD_C}))["memory_mib"] == without - 64
+
+
 def test_size_is_read_from_the_kernel_without_slurmd(tmp_path: Path) -> None:
     """Two sockets with one core of two threads each."""
     blocks = [f"processor\t: {cpu}\nphysical id\t: {cpu % 2}\ncore id\t: 0\n" for cpu in range(4)]

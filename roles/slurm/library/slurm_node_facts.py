@@ -81,8 +81,9 @@ def read_size(machine: Machine, *, cpus: int, memory_mib: int, reserved_mib: int
         memory = int(shown["RealMemory"])
     else:
         size, memory = _size_of_kernel(machine), _memory_of_kernel(machine)
+    memory -= _huge_pages(machine)
     if memory <= reserved_mib:
-        what = f"the host has {memory} MiB of memory, and slurm_node_reserved_memory_mib is {reserved_mib}"
+        what = f"the host has {memory} MiB of memory besides huge pages, and slurm_node_reserved_memory_mib is {reserved_mib}"
         raise MissingError(f"{what}. Fix: lower slurm_node_reserved_memory_mib")
     return {**size, "memory_mib": memory - reserved_mib, "stated_size": False}
 
@@ -105,6 +106,12 @@ def _memory_of_kernel(machine: Machine) -> int:
     if not found:
         raise MissingError("neither `slurmd -C` nor /proc/meminfo has the size of the memory. Fix: run `slurmd -C` on the host")
     return int(found.group(1)) // 1024
+
+
+def _huge_pages(machine: Machine) -> int:
+    """Return the memory in MiB that is reserved for huge pages: MemTotal includes it, and `--mem` of a job cannot use it."""
+    found = re.search(r"^Hugetlb:\s+(\d+) kB", machine.read("/proc/meminfo"), re.MULTILINE)
+    return int(found.group(1)) // 1024 if found else 0
 
 
 def read_gpus(machine: Machine, *, model: str, count: int | None, devices: str) -> dict[str, Any]:
