@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from primus_bootstrap.launch.backends.contract import Backend
     from primus_bootstrap.launch.backends.environments import Found
 
+_TORCH_FOLDER = "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0].rpartition('/')[0])"
 _NEEDS = "# needs "  # the lines of the list with the releases that are not pinned by hash
 _VENV_S, _PIP_S = 300, 3600
 _VERSION = "import sys; print('%d.%d' % sys.version_info[:2])"
@@ -63,14 +64,14 @@ def install(backend: Backend, where: Path, choices: Choices, show: Callable[[str
 
 def _build(backend: Backend, building: Path, final: Path, choices: Choices, show: Callable[[str], None]) -> None:
     version = _python_version(choices.python)
-    own_torch = _installed(choices.python, "torch")
     show(f"create {final} with {choices.python} {version}")
-    options = ["--system-site-packages"] if own_torch else []
-    _run([choices.python, "-m", "venv", *options, str(building)], _VENV_S, "python -m venv", "install the package python3-venv")
+    _run([choices.python, "-m", "venv", str(building)], _VENV_S, "python -m venv", "install the package python3-venv")
     python = str(building / "bin" / "python")
+    own_torch = _output([choices.python, "-c", _TORCH_FOLDER])
     source = ["--no-index", "--find-links", choices.source] if choices.source else []
-    if own_torch:
-        show(f"use torch {own_torch} of {choices.python}")
+    if own_torch:  # also that of a virtual environment, as in AMD's images, which --system-site-packages does not add
+        show(f"use torch in {own_torch}")
+        (building / "lib" / f"python{version}" / "site-packages" / "torch-of-the-base.pth").write_text(f"{own_torch}\n", "utf-8")
     _install_needed(backend, python, source, choices, show)
     show(f"install the packages of {backend.name} {backend.version}")
     listed = building / "packages.txt"

@@ -1,0 +1,94 @@
+"""Run primus-cli with the environment of a training backend, which is kept in the cache of the tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from primus_bootstrap.launch.backends import environments
+from primus_bootstrap.launch.backends.registry import backend
+from tests.integration.launch_cli_rig import START, User
+from tests.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = Path(os.environ.get("PRIMUS_TEST_BACKENDS") or Path.home() / ".cache" / "primus-bootstrap" / "backends")
+SHIM = {"PRIMUS_TEST_CPU_SHIM": "1"}
+LIMIT_S = 900.0  # importing a backend and torch takes a minute on a busy machine
+
+
+def python_of(name: str) -> str:
+    """Return the interpreter of a backend's environment; skip the test without it."""
+    found = environments.find(backend(name), FOLDER)
+    if found.state != environments.OK:
+        pytest.skip(f"{name} {found.version}: {found.state} in {FOLDER}; `primus-cli backend install {name} --folder {FOLDER}` installs it")
+    return str(found.python)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """One run: its exit code, its output, and what it has written."""
+
+    code: int
+    output: str
+    folder: Path
+
+    def lines(self, name: str) -> list[dict[str, Any]]:
+        """Return the records of a file of the run folder."""
+        path = self.folder / name
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+
+    @property
+    def losses(self) -> list[float]:
+        """The loss of each step."""
+        return [record["loss"] for record in self.lines("steps.jsonl")]
+
+
+def command(folder: Path, ranks: int, arguments: Sequence[str]) -> list[str]:
+    """Return a command that trains with `train pretrain` in a run folder."""
+    options = ["direct", "--nproc", str(ranks), "--backend-folder", str(FOLDER)]
+    return [*START, "--output", str(folder), *options, "--", "train", "pretrain", *arguments]
+
+
+def train(user_folder: Path, *arguments: str, ranks: int = 1) -> Trained:
+    """Train to the end."""
+    user, folder = User(user_folder), user_folder / "run"
+    done = subprocess.run(
+        command(folder, ranks, arguments),
+        cwd=user.project,
+        env=user.full_environment(**SHIM),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        timeout=LIMIT_S,
+        stdin=subprocess.DEVNULL,
+    )
+    return Trained(done.returncode, done.stdout, folder)
+
+
+def stop_after(steps: int, user_folder: Path, *arguments: str) -> Trained:
+    """Train, and send SIGTERM to primus-cli after a number of steps."""
+    user, folder = User(user_folder), user_folder / "run"
+    log = user_folder / "stopped.log"
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            command(folder, 1, arguments), cwd=user.project, env=user.full_environment(**SHIM), stdout=output, stderr=subprocess.STDOUT
+        )
+        try:
+            seen = Trained(0, "", folder)
+            until(lambda: len(seen.losses) >= steps or process.poll() is not None, log.read_text, limit_s=LIMIT_S)
+            process.terminate()
+            code = process.wait(LIMIT_S)
+        finally:
+            process.kill()
+            process.wait()
+    return Trained(code, log.read_text(), folder)
