@@ -9,7 +9,7 @@ import pytest
 from primus_bootstrap.launch.commandline import main
 from primus_bootstrap.launch.tasks import all_tasks
 
-VERBS = ("analyze", "config", "diagnose", "env", "host-env", "preflight", "snapshot", "tasks", "verify-env")
+VERBS = ("analyze", "backend", "config", "diagnose", "env", "host-env", "preflight", "snapshot", "tasks", "verify-env")
 
 
 def run(*words: str) -> int:
