@@ -60,6 +60,15 @@ def test_no_service_answers_without_a_password(applied_cluster: RunningLab, serv
 
 
 @pytest.mark.fault(cheap=True)
+def test_services_listen_on_one_address(applied_cluster: RunningLab) -> None:
+    """Other networks of a host reach none of them: each listens on the address of its host in hosts.yaml."""
+    address = applied_cluster.address("node1")
+    for port in (9100, 9090, 9093, 5000):
+        found = applied_cluster.sh("node1", f"ss -Hltn 'sport = :{port}' | awk '{{print $4}}'").split()
+        assert found == [f"{address}:{port}"]
+
+
+@pytest.mark.fault(cheap=True)
 def test_debug_pages_are_closed_for_accounts(applied_cluster: RunningLab) -> None:
     """Attack 13: an account gets no pprof, mount metrics or Envoy settings."""
     for port, what in LOOPBACK.items():
