@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _SHEBANG = b"#!/usr/bin/env python3\n"
 _EARLIEST = (1980, 1, 1, 0, 0, 0)  # the earliest time in a zip file
 _MAIN = "import sys\n\nfrom primus_bootstrap.launch.__main__ import main\n\nsys.exit(main())\n"
-_SUFFIXES = (".py", ".yml", ".yaml")
+_SUFFIXES = (".py", ".yml", ".yaml", ".json", ".txt")
 
 
 def zipapp_bytes(workloads: Path | None = None) -> bytes:

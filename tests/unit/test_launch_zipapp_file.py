@@ -32,7 +32,8 @@ def test_the_zipapp_contains_data_files_and_the_licence_of_pyyaml(tmp_path: Path
     zipapp_file.write_zipapp(tmp_path / "a.pyz")
     names = set(zipfile.ZipFile(tmp_path / "a.pyz").namelist())
 
-    assert {"__main__.py", "yaml/__init__.py", "yaml/LICENSE", "primus_bootstrap/launch/data/gpus.yml"} <= names
+    data = {str(path.relative_to(PACKAGE.parent)) for path in (PACKAGE / "launch" / "data").rglob("*.*") if "__pycache__" not in path.parts}
+    assert {"__main__.py", "yaml/__init__.py", "yaml/LICENSE"} | data <= names
     assert not [name for name in names if name.endswith((".so", ".pyc"))]
 
 
