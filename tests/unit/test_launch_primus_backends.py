@@ -174,7 +174,7 @@ def test_presets_of_a_checkout_describe_the_model(tmp_path: Path) -> None:
     """The shape comes from the model's preset. Of presets, only what differs from the backend's default and has an effect is kept."""
     configs = tmp_path / "primus/configs"
     shape = "num_layers: 12\nhidden_size: 768\nnum_attention_heads: 12\nvocab_size: 1000\nqk_layernorm: true\nmscale: 9\n"
-    trainer = "lr: 2.0e-5\nadam_beta2: 0.999\nmuon_momentum: 0.3\noverlap_grad_reduce: true\nmanual_gc: false\n"
+    trainer = "lr: 2.0e-5\nadam_beta2: 0.999\nmuon_momentum: 0.3\noverlap_grad_reduce: true\nadd_qkv_bias: false\n"
     for name, text in {"models/megatron/own.yaml": shape, "modules/megatron/pre_trainer.yaml": trainer}.items():
         (configs / name).parent.mkdir(parents=True, exist_ok=True)
         (configs / name).write_text(text)
