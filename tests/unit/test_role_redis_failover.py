@@ -40,6 +40,15 @@ def test_every_sentinel_of_the_group_must_be_usable(answer: str, verdict: str, m
     assert verdict_of(failover.check_quorum, lambda: answer, 3, lambda _: None)[0] == verdict
 
 
+@pytest.mark.parametrize(("usable", "verdict"), [(2, "fail"), (3, "pass"), (4, "pass"), (5, "fail")])
+def test_host_that_is_being_replaced_may_run_or_not(usable: int, verdict: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The new host is there, and the old one is removed at the end of the run. It may be dead."""
+    clock = iter(range(0, 1000, 30))
+    monkeypatch.setattr(failover.time, "monotonic", lambda: float(next(clock)))
+
+    assert verdict_of(failover.check_quorum, lambda: f"OK {usable} usable Sentinels. Quorum", 3, lambda _: None, 1)[0] == verdict
+
+
 def test_quorum_waits_for_sentinels_that_have_just_started(monkeypatch: pytest.MonkeyPatch) -> None:
     """They announce themselves every two seconds."""
     answers = iter(["NOQUORUM 1 usable Sentinels", "OK 3 usable Sentinels"])

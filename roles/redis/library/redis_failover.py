@@ -26,15 +26,19 @@ DISCOVERY_S = 60.0
 JOURNAL = "see `journalctl -u primus-redis-sentinel -n 30`"
 
 
-def check_quorum(verdicts: Verdicts, ask: Callable[[], str], hosts: int, wait: Callable[[float], None]) -> None:
-    """Check that all sentinels of the group know each other, and that enough of them are there for a failover. Wait up to DISCOVERY_S."""
-    expected = f"OK {hosts} usable Sentinels"
+def check_quorum(verdicts: Verdicts, ask: Callable[[], str], hosts: int, wait: Callable[[float], None], leaving: int = 0) -> None:
+    """Check that all sentinels of the group know each other, and that enough of them are there for a failover. Wait up to DISCOVERY_S.
+
+    `leaving` hosts, in addition to `hosts`, are being replaced: their sentinels may run or not.
+    """
+    valid = tuple(f"OK {count} usable Sentinels" for count in range(hosts, hosts + leaving + 1))
+    expected = valid[0]
     deadline = time.monotonic() + DISCOVERY_S
-    while not (answer := ask()).startswith(expected) and time.monotonic() < deadline:
+    while not (answer := ask()).startswith(valid) and time.monotonic() < deadline:
         wait(1.0)
     found = answer.partition(".")[0][:200]
     fix = f"{JOURNAL} on the hosts of the group redis; the port of Sentinel must be open between them"
-    verdict = "pass" if found.startswith(expected) else "fail" if found else "unknown"
+    verdict = "pass" if found.startswith(valid) else "fail" if found else "unknown"
     verdicts.add("failover.quorum", verdict, expected=expected, found=found, reason="" if found else "Sentinel did not answer", fix=fix)
 
 
@@ -104,6 +108,7 @@ def main() -> None:
         argument_spec={
             **{name: {"type": "str", "required": True} for name in strings},
             "addresses": {"type": "list", "elements": "str", "required": True},
+            "leaving": {"type": "str", "default": ""},
             "port": {"type": "int", "required": True},
             "redis_port": {"type": "int", "required": True},
             "env_file": {"type": "path", "required": True},
@@ -125,13 +130,15 @@ def main() -> None:
 
     verdicts = Verdicts("redis", params["host"])
     ckquorum = ["SENTINEL", "CKQUORUM", name]
-    check_quorum(verdicts, lambda: ask(own, account, ckquorum), len(params["addresses"]), time.sleep)
+    group: list[str] = params["addresses"]
+    staying = [address for address in group if address != params["leaving"]]
+    check_quorum(verdicts, lambda: ask(own, account, ckquorum), len(staying), time.sleep, len(group) - len(staying))
     question = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", name]
-    answers = {address: ask(address, "", question).partition("\n")[0].strip() for address in params["addresses"]}
+    answers = {address: ask(address, "", question).partition("\n")[0].strip() for address in staying}
     check_agreement(verdicts, answers)
     check_role(verdicts, own, answers.get(own, ""), parse_role(redis("INFO", "replication")))
     check_access(verdicts, ask(own, "", ckquorum))
-    check_acknowledgement(verdicts, (redis("CONFIG", "GET", "min-replicas-to-write").split() or [""])[-1], len(answers))
+    check_acknowledgement(verdicts, (redis("CONFIG", "GET", "min-replicas-to-write").split() or [""])[-1], len(group))
     verdicts.finish(module)
 
 
