@@ -9,7 +9,20 @@ import pytest
 from primus_bootstrap.launch.commandline import main
 from primus_bootstrap.launch.tasks import all_tasks
 
-VERBS = ("analyze", "backend", "config", "diagnose", "env", "host-env", "preflight", "snapshot", "tasks", "verify-env")
+VERBS = (
+    "analyze",
+    "backend",
+    "config",
+    "diagnose",
+    "env",
+    "host-env",
+    "preflight",
+    "snapshot",
+    "tasks",
+    "verify-env",
+    "estimate",
+    "recipe",
+)
 
 
 def run(*words: str) -> int:
