@@ -25,6 +25,7 @@ _Error = TypeVar("_Error", bound=PrimusError)
 INVENTORY_VERBS: dict[str, str] = {
     **dict.fromkeys(("validate", "plan", "diff", "apply", "verify", "bench", "status", "report", "runs", "probe", "reset"), ""),
     **dict.fromkeys(("secrets init", "secrets rotate", "backup etcd", "restore etcd", "renew certificates", "upgrade kubernetes"), ""),
+    "storage migrate": "",
     **{f"node {verb}": "" for verb in ("add", "remove", "replace", "list", "quarantine", "release")},
     **{f"workload {verb}": "" for verb in ("submit", "list", "status", "logs", "cancel", "resume")},
     **dict.fromkeys(("ssh", "exec", "bundle list", "bundle lock", "bundle create", "bundle check"), "-i"),
