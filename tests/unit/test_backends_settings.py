@@ -83,6 +83,12 @@ def test_a_misspelt_backend_or_name_is_an_error(tmp_path: Path) -> None:
     assert error.fix.startswith("did you mean llama-3.1-70b")
 
 
+def test_print_settings_does_not_start_a_backend(tmp_path: Path) -> None:
+    """The native trainer prints its settings and ends; a backend would train."""
+    with pytest.raises(UsageError, match="--print-settings is of the native trainer"):
+        training.check(request(tmp_path, "--print-settings", "--config", "debug-dense", "backend=megatron"))
+
+
 def test_a_model_without_a_backend_names_the_backends(tmp_path: Path) -> None:
     """The native trainer has presets only."""
     with pytest.raises(UsageError) as raised:

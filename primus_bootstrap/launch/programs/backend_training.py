@@ -69,6 +69,9 @@ def check(request: Request, files: Files) -> tuple[str, ...]:
         PrimusError: A name or a value is wrong, or the backend cannot train this.
     """
     adapter = backend(chosen(files))
+    if "--print-settings" in request.arguments:
+        fix = "primus-cli --dry-run direct -- train pretrain ... prints them, with the command of the backend"
+        raise UsageError(f"--print-settings is of the native trainer, and backend is {adapter.name}", fix=fix)
     run = _run(request, adapter, files)
     notes = adapter.render(run).notes
     recipe = f"backend: {adapter.name} {adapter.version}, recipe: {run.recipe.name or 'none, the settings describe the model'}"
