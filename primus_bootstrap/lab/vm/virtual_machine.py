@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 _CONSOLE_LINES = 15
 _STOP_S = 20.0
+# An emulated processor on a busy machine needs minutes for the keys of a login.
+_LOGIN_S = 400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ class VirtualMachine:
         Raises:
             LabError: The command did not end in time.
         """
-        options = ["BatchMode=yes", "ConnectTimeout=30", "IdentitiesOnly=yes", "StrictHostKeyChecking=yes", "LogLevel=ERROR"]
+        options = ["BatchMode=yes", "ConnectTimeout=300", "IdentitiesOnly=yes", "StrictHostKeyChecking=yes", "LogLevel=ERROR"]
         options.append(f'UserKnownHostsFile="{self.lab.known_hosts}"')
         words = [word for option in options for word in ("-o", option)]
         argv = ["ssh", "-F", "none", "-n", *words, "-i", str(self.lab.key_file), "-p", str(self.port), f"{USER}@127.0.0.1", command]
@@ -69,7 +71,7 @@ class VirtualMachine:
         deadline, reason = time.monotonic() + timeout_s, "ssh was not tried"
         while time.monotonic() < deadline:
             with contextlib.suppress(LabError):
-                done = self.ssh("systemctl is-system-running", timeout_s=90)
+                done = self.ssh("systemctl is-system-running", timeout_s=min(_LOGIN_S, max(1.0, deadline - time.monotonic())))
                 reason = done.stdout.strip() if done.code != 255 else done.last_words()
                 if reason in ("running", "degraded"):
                     return
