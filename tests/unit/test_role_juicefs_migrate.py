@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from primus_bootstrap import content
+from tests.role_variables import variable
 from tests.unit.role_module import load_role_module
 from tests.unit.test_role_templates import render
 
@@ -93,6 +94,67 @@ def test_the_object_store_is_used_beside_sftp_only_if_it_is_chosen(chosen: bool,
     text = render("juicefs", "secrets.env.j2", **known)
 
     assert has in text.splitlines()
+
+
+def of_clients(name: str, hosts: dict[str, dict[str, Any]], **variables: Any) -> Any:
+    """Return a variable of the role in a run on these clients, with what each of their tasks returned."""
+    known = {host: {"inventory_hostname": host, "__juicefs_mount_check": {"rc": 0}, **results} for host, results in hosts.items()}
+    facts = {"os_family": "Debian", "architecture": "x86_64"}
+    return variable("juicefs", name, facts, ansible_play_hosts=list(hosts), hostvars=known, inventory_hostname="n2", **variables)
+
+
+def test_first_client_that_can_mount_copies() -> None:
+    """A container without FUSE has no program."""
+    assert of_clients("_juicefs_migrate_host", {"n1": {"__juicefs_mount_check": {"rc": 3}}, "n2": {}, "n3": {}}) == "n2"
+    assert of_clients("_juicefs_migrate_host", {"n1": {"__juicefs_mount_check": {"rc": 3}}}) == ""
+
+
+def test_every_host_knows_who_uses_the_file_system() -> None:
+    """So all of them stop before one unmounts."""
+    hosts = {
+        "n1": {"__juicefs_unused": {"rc": 0, "stdout": ""}},
+        "n2": {"__juicefs_unused": {"rc": 4, "stdout": "train.py (7)\nbash (9)"}},
+        "n3": {"__juicefs_unused": {"rc": 4, "stdout": "vim (3)"}},
+    }
+
+    assert of_clients("_juicefs_uses", hosts) == ["n2 by train.py (7), bash (9)", "n3 by vim (3)"]
+    assert of_clients("_juicefs_uses", {"n1": hosts["n1"]}) == []
+
+
+def test_a_client_that_did_not_unmount_prevents_the_switch() -> None:
+    """Also one whose task failed or did not run."""
+    done, failed = {"__juicefs_unmount": {"rc": 0}}, {"__juicefs_unmount": {"rc": 4}}
+
+    assert of_clients("_juicefs_still_mounted", {"n1": done, "n2": failed, "n3": {}, "n4": {"__juicefs_unmount": {"skipped": True}}}) == [
+        "n2",
+        "n3",
+        "n4",
+    ]
+    assert of_clients("_juicefs_still_mounted", {"n1": done, "n2": done}) == []
+
+
+def test_only_a_complete_switch_counts() -> None:
+    """The task is skipped on all hosts but one, and if a client is still mounted."""
+    switch = {"changed": True, "problem": "", "complete": True}
+
+    assert of_clients("_juicefs_switched", {"n1": {"__juicefs_switch": switch}, "n2": {"__juicefs_switch": {"skipped": True}}}) is True
+    assert of_clients("_juicefs_switched", {"n1": {"__juicefs_switch": {**switch, "problem": "lost", "complete": False}}}) is False
+    assert of_clients("_juicefs_switched", {"n1": {"__juicefs_switch": {"skipped": True}}, "n2": {}}) is False
+
+
+def test_module_gets_both_stores() -> None:
+    """The former one as the volume records it."""
+    settings = of_clients(
+        "_juicefs_migration",
+        {"n1": {}},
+        juicefs_store_address="st1",
+        juicefs_object_store_url=NEW,
+        juicefs_sha256="0" * 64,
+        inventory_dir="/site",
+    )
+
+    assert (settings["old_bucket"], settings["account"], settings["new_bucket"], settings["name"]) == (OLD, "jfsstore", NEW, "jfs")
+    assert (settings["threads"], settings["limit_mbps"], settings["limit_s"]) == (20, 0, 604800)
 
 
 def test_clients_mount_again_only_after_the_switch() -> None:

@@ -13,7 +13,7 @@ from primus_bootstrap import content
 from primus_bootstrap.cli.rotate_verbs import rotatable
 from primus_bootstrap.engine.plan import make_plan
 from primus_bootstrap.inventory.load import load_cluster
-from tests.unit.test_role_templates import trusted
+from tests.role_variables import trusted
 
 LAB = content.topologies_dir() / "lab/hosts.yaml"
 PLAYBOOK = content.playbooks_dir() / "day2/rotate_secret.yml"
