@@ -145,3 +145,11 @@ def test_each_backend_supports_only_common_settings_that_exist() -> None:
         assert set(item.same.values()) <= item.supported
         assert set(item.same) <= set(item.known_keys())
         assert backend(item.name) is item
+
+
+def test_a_layout_of_the_pipeline_by_the_user_decides_whether_the_layers_divide(tmp_path: Path) -> None:
+    """Three layers do not divide by two stages, unless the first one gets one of them."""
+    arguments = ("--config", "debug-dense", "backend=megatron", "parallel.pipeline=2", "model.layers=3", "train.global_batch=8")
+    assert "3 layers are no multiple of 2 chunks" in refused(tmp_path, *arguments, ranks=2).what
+    found = program(tmp_path, *arguments, "megatron.decoder_first_pipeline_num_layers=1", ranks=2)
+    assert option(found, "--decoder-first-pipeline-num-layers") == "1"

@@ -62,6 +62,7 @@ def describe(backend: Backend, checked: Checked, workloads: Path, machine: Machi
     else:
         base, shape = _from_settings(backend, settings, Machine(machine.ranks, gpu))
     recipe = _with_user_values(base, stated, machine.ranks)
+    recipe = replace(recipe, keys={**recipe.keys, **checked.keys})  # a pipeline's layout, for example, decides whether the recipe is valid
     _check(recipe, shape, machine)
     return Run(recipe, shape, {**settings, **_values(recipe)}, checked.keys, run_dir)
 
