@@ -38,7 +38,7 @@ def test_peaks_agree_with_published_ones(run: Run) -> None:
     """Torchtitan states reserved memory, which includes fragmentation, so its peaks are higher; most so with pipeline stages."""
     found = run.estimate()
     peak = found.fullest.total - (found.fullest.fixed if run.recipe.backend == "native" else 0)
-    bound = 0.12 if run.recipe.backend == "native" else 0.35 if run.recipe.layout.pipeline > 1 else 0.3
+    bound = 0.12 if run.recipe.backend in ("native", "maxtext") else 0.35 if run.recipe.layout.pipeline > 1 else 0.3
     assert peak == pytest.approx(run.memory_gib, rel=bound)
 
 
