@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help setup setup-tests lab lab-down lint lint-changed test test-quick test-unit test-contract test-integration test-workloads test-all all-faults all-job-faults all-units all-workloads all-backends all-kubernetes all-scenarios test-lab test-kubernetes molecule perf docs collection changelog clean
+.PHONY: help setup setup-tests lab lab-down lint lint-changed test test-quick test-unit test-contract test-integration test-workloads test-all all-faults all-job-faults all-units all-workloads all-backends all-kubernetes all-scenarios all-vms test-lab test-kubernetes molecule perf docs collection changelog clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -69,7 +69,7 @@ test-kubernetes:
 # The longest parts start first. Tests that passed on this commit are skipped, so that an interrupted run continues; REST= runs all.
 REST = $(if $(shell git status --porcelain),,--rest)
 test-all: setup-tests ## Run every scenario, fault and benchmark; continues an interrupted run (REST= starts over)
-	$(MAKE) --keep-going --jobs=3 all-faults all-scenarios all-job-faults all-kubernetes all-units all-workloads all-backends lint
+	$(MAKE) --keep-going --jobs=3 all-faults all-scenarios all-job-faults all-kubernetes all-vms all-units all-workloads all-backends lint
 	$(BIN)/pytest $(REST) --all-faults tests/perf $(MEASURES)
 
 # This test measures six hosts and needs the processors to itself.
@@ -97,6 +97,9 @@ all-backends:
 
 all-kubernetes:
 	$(BIN)/pytest $(REST) tests/kubernetes --all-faults
+
+all-vms:
+	$(BIN)/pytest $(REST) tests/vm --all-faults
 
 all-scenarios:
 	tools/molecule.sh $(if $(REST),rest,all)
