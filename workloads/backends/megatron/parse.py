@@ -13,6 +13,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 if not __package__:
@@ -46,7 +47,9 @@ def main() -> int:
     complete_typing()
     cuda = importlib.import_module("torch").cuda
     if not cuda.is_available():
-        cuda.get_device_capability = lambda *_device: (9, 0)  # its checks ask for the device; they do not use it
+        # Its checks ask for the device's generation; they do not use the device.
+        cuda.get_device_capability = lambda *_device: (9, 0)
+        cuda.get_device_properties = lambda *_device: SimpleNamespace(major=9, minor=0)
     refused = False
     for line in sys.stdin:
         asked = json.loads(line)
