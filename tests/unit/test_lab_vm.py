@@ -43,7 +43,7 @@ def test_machine_is_reachable_on_loopback_only_and_ends_with_its_parent() -> Non
 
 def test_missing_programs_are_named_with_their_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without QEMU the message has the command that installs it."""
-    monkeypatch.setattr(vm_image.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
     monkeypatch.setattr(vm_image, "PROGRAMS", {"no-such-qemu": "qemu-system-x86"})
     monkeypatch.setenv("PATH", str(tmp_path))
 
