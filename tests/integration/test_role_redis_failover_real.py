@@ -161,8 +161,12 @@ def test_switch_without_a_replica_in_sync_is_refused(group: RedisGroup) -> None:
     until(lambda: first.redis("SET", "key", "value") == "OK" and "lag=1" not in first.replication()["slave0"], "a replica that lags")
     said = first.switch_primary()
     second.processes["redis"].send_signal(signal.SIGCONT)
+    log = "".join((host.folder / "sentinel.log").read_text("utf-8") for host in group.hosts.values())
 
     assert "does not have all data" in said
+    assert "user requested FAILOVER" not in log
+    if "+try-failover" in log:
+        pytest.skip("the sentinels replaced the primary because this busy machine had not run it for five seconds")
     assert first.replication()["role"] == "master"
     assert first.redis("SET", "key", "other") == "OK"
     assert third.switch_primary() == f"this host is a replica; the primary is {first.address}"
