@@ -10,8 +10,6 @@ printf '[Match]\nType=ether\n\n[Network]\nDHCP=ipv4\n' > "$root/etc/systemd/netw
 # An emulated processor on a busy machine needs minutes for what takes seconds elsewhere.
 printf '[Manager]\nDefaultTimeoutStartSec=900\nDefaultDeviceTimeoutSec=900\nDefaultTimeoutStopSec=300\n' \
     > "$root/etc/systemd/system.conf.d/10-primus-lab.conf"
-mkdir -p "$root/etc/ssh/sshd_config.d"
-printf 'LoginGraceTime 0\n' > "$root/etc/ssh/sshd_config.d/20-primus-vm.conf"
 
 # The second disk is a tar archive with the files of this machine: keys, names, apt settings (node_files.py).
 cat > "$root/etc/systemd/system/primus-lab-seed.service" << 'UNIT'
@@ -34,12 +32,11 @@ WantedBy=sysinit.target
 UNIT
 chroot "$root" systemctl --quiet enable systemd-networkd.service primus-lab-seed.service
 
-# mitigations=off: they protect nothing in an emulated processor, and slow it down.
 # GRUB without grub-install, which needs a block device: vm_disk.sh copies boot.img and core.img to the sectors before the partition.
 cat > "$root/etc/default/grub.d/10-primus-lab.cfg" << 'GRUB'
 GRUB_TIMEOUT=0
 GRUB_CMDLINE_LINUX_DEFAULT=""
-GRUB_CMDLINE_LINUX="console=ttyS0 mitigations=off"
+GRUB_CMDLINE_LINUX="console=ttyS0"
 GRUB_DISABLE_OS_PROBER=true
 GRUB
 mkdir -p "$root/boot/grub"
@@ -48,7 +45,7 @@ chroot "$root" grub-mkimage --format i386-pc --output /boot/grub/i386-pc/core.im
 kernel=$(basename "$(ls "$root"/boot/vmlinuz-*)")
 # update-grub, which a role may run in the machine, replaces this file.
 cat > "$root/boot/grub/grub.cfg" << GRUB
-linux /boot/$kernel root=/dev/vda1 ro console=ttyS0 mitigations=off
+linux /boot/$kernel root=/dev/vda1 ro console=ttyS0
 initrd /boot/initrd.img-${kernel#vmlinuz-}
 boot
 GRUB
