@@ -35,6 +35,7 @@ AREAS = {
     ),
     "tests/kubernetes/test_kube_*": _KUBERNETES,
     "tests/kubernetes/test_*_on_nodes.py": (*_PROGRAM, *_LAUNCH, "roles/primus_watch", "roles/workload"),
+    "tests/kubernetes/test_higress_*": ("roles/higress", *_INVENTORY),
     "tests/kubernetes/test_workload_*": (*_LAUNCH, *_INVENTORY, "roles/primus_watch", "docs/workloads.md"),
     "tests/integration/test_inventory_mutations.py": (
         "primus_bootstrap/launch", "playbooks", "plugins", "roles/*/meta", "roles/*/defaults", "roles/*/vars", "roles/*/filter_plugins",

@@ -15,8 +15,9 @@ from primus_bootstrap.core.errors import PlanError, UsageError
 from primus_bootstrap.core.structured import InvalidDataError, Issue
 from primus_bootstrap.core.suggestions import did_you_mean
 from primus_bootstrap.launch.backends.registry import NATIVE
-from primus_bootstrap.launch.programs import backend_training, train_settings
+from primus_bootstrap.launch.programs import train_settings
 from primus_bootstrap.launch.tasks import Request, all_tasks, find_task
+from primus_bootstrap.launch.training import backend_training
 from primus_bootstrap.launch.watch import job_request
 from primus_bootstrap.launch.watch.job_request import DIRECT_HOSTS, KUBE_HOSTS, PREFIX, SLURM_HOSTS, WATCHERS, InventoryFacts
 from primus_bootstrap.launch.watch.job_spec import DIRECT, JOB_ID, KUBERNETES, SLURM

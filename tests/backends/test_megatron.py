@@ -11,9 +11,9 @@ import pytest
 
 from primus_bootstrap.launch.backends.key_table import read_keys, unknown_key
 from primus_bootstrap.launch.checkpoints import newest_complete
-from primus_bootstrap.launch.programs import training
 from primus_bootstrap.launch.recipes import catalogue
 from primus_bootstrap.launch.tasks import Request
+from primus_bootstrap.launch.training import training_task as training
 from tests.backends.backend_rig import LIMIT_S, ROOT, python_of, stop_after, train
 
 pytestmark = [pytest.mark.backend, pytest.mark.timeout(2 * LIMIT_S)]

@@ -14,7 +14,7 @@ from ansible.template import Templar
 from primus_bootstrap import content
 from primus_bootstrap.inventory.schema.groups import load_groups
 from primus_bootstrap.inventory.schema.specs import load_options
-from tests.unit.test_role_templates import trusted
+from tests.role_variables import trusted
 
 FILE = content.playbooks_dir() / "vars" / "packet_filter.yml"
 SECURITY = Path(__file__).parents[2] / "docs" / "security.md"

@@ -10,8 +10,8 @@ import pytest
 from primus_bootstrap.core.errors import PlanError, PrimusError, UsageError
 from primus_bootstrap.launch.backends.key_table import read_keys, unknown_key
 from primus_bootstrap.launch.backends.registry import backend, backends
-from primus_bootstrap.launch.programs import training
 from primus_bootstrap.launch.tasks import Program, Request
+from primus_bootstrap.launch.training import training_task as training
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKLOADS = ROOT / "workloads"

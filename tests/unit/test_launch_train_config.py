@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.programs.training: the files and settings of a training run are checked before the start."""
+"""primus_bootstrap.launch.training: the files and settings of a training run are checked before the start."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from primus_bootstrap.core.errors import UsageError
-from primus_bootstrap.launch.programs import train_settings, training
+from primus_bootstrap.launch.programs import train_settings
 from primus_bootstrap.launch.tasks import Request
+from primus_bootstrap.launch.training import training_task as training
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKLOADS = ROOT / "workloads"

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from primus_bootstrap.launch.backends.contract import Backend, Run
     from primus_bootstrap.launch.programs.settings_file import Given
-    from primus_bootstrap.launch.programs.training_files import Files
     from primus_bootstrap.launch.tasks import Request
+    from primus_bootstrap.launch.training.training_files import Files
 
 
 def chosen(files: Files) -> str:

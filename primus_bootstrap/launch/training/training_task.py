@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 from primus_bootstrap.core.errors import UsageError, joined
 from primus_bootstrap.core.suggestions import did_you_mean
 from primus_bootstrap.launch.option_parser import OptionParser
-from primus_bootstrap.launch.programs import backend_training, train_settings
-from primus_bootstrap.launch.programs.training_files import Files, read_files
+from primus_bootstrap.launch.programs import train_settings
 from primus_bootstrap.launch.self_exec import presets_in
 from primus_bootstrap.launch.tasks import Program, Request, Task
+from primus_bootstrap.launch.training import backend_training
+from primus_bootstrap.launch.training.training_files import Files, read_files
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
