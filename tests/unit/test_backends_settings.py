@@ -153,3 +153,14 @@ def test_a_layout_of_the_pipeline_by_the_user_decides_whether_the_layers_divide(
     assert "3 layers are no multiple of 2 chunks" in refused(tmp_path, *arguments, ranks=2).what
     found = program(tmp_path, *arguments, "megatron.decoder_first_pipeline_num_layers=1", ranks=2)
     assert option(found, "--decoder-first-pipeline-num-layers") == "1"
+
+
+def test_a_run_that_does_not_fit_is_refused_if_the_gpu_is_known(tmp_path: Path) -> None:
+    """Where the command is typed, the GPUs may be those of other nodes."""
+    arguments = ("--config", "llama-3.1-8b-megatron-mi300x-bf16-8", "train.micro_batch=16")
+    with pytest.raises(PlanError, match="does not fit into memory"):
+        training.check(request(tmp_path, *arguments, ranks=8, gpu="MI300X"))
+    with pytest.raises(PlanError, match="does not fit into memory"):
+        training.check(request(tmp_path, *arguments, "gpu=MI300X"))
+    remarks = training.check(request(tmp_path, *arguments))
+    assert any("estimate: does not fit" in remark and "may end out of memory" in remark for remark in remarks)

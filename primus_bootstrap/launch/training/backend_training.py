@@ -12,7 +12,7 @@ from primus_bootstrap.launch.backends.check import check as check_settings
 from primus_bootstrap.launch.backends.described_run import Machine, describe
 from primus_bootstrap.launch.backends.registry import NATIVE, backend, backends
 from primus_bootstrap.launch.backends.run_file import NAME, run_file
-from primus_bootstrap.launch.estimate.run_check import estimate_run
+from primus_bootstrap.launch.estimate.run_check import REFUSE, WARN, estimate_run
 from primus_bootstrap.launch.programs import settings_file
 from primus_bootstrap.launch.recipes import catalogue
 from primus_bootstrap.launch.self_exec import presets_in, read_program
@@ -75,7 +75,13 @@ def check(request: Request, files: Files) -> tuple[str, ...]:
     run = _run(request, adapter, files)
     notes = adapter.render(run).notes
     recipe = f"backend: {adapter.name} {adapter.version}, recipe: {run.recipe.name or 'none, the settings describe the model'}"
-    return (recipe, estimate_run(run.shape, run.recipe, run.settings["estimate"]), *notes)
+    return (recipe, estimate_run(run.shape, run.recipe, _estimate_mode(request, run)), *notes)
+
+
+def _estimate_mode(request: Request, run: Run) -> str:
+    """Return what happens to a run that does not fit: without a known GPU, the recipe's GPU is an assumption, and no reason to refuse."""
+    mode, known = str(run.settings["estimate"]), request.gpu or run.settings["gpu"]
+    return WARN if mode == REFUSE and not known else mode
 
 
 def interpreter(request: Request, files: Files) -> str:
