@@ -66,6 +66,7 @@ class Backend(Protocol):
     package: str  # the Python package that has this version
     script: str  # its program, below the folder of the workloads
     supported: frozenset[str]  # the common settings that it uses; the user's other ones are errors
+    default_strategy: str  # parallel.strategy of a run without a recipe that does not state it
     last_rank_logs: bool  # the last rank prints the steps, and not the first one
     same: Mapping[str, str]  # keys of the backend that have a common setting, which the launcher must know: train_iters -> train.steps
 

@@ -93,7 +93,7 @@ def _whole(stated: Mapping[str, Any], ranks: int) -> int:
 
 def _from_settings(backend: Backend, settings: Mapping[str, Any], machine: Machine) -> tuple[Recipe, ModelShape]:
     shape = _shape(settings)
-    layout = Layout(gpus=machine.ranks or 1)
+    layout = Layout(gpus=machine.ranks or 1, data=backend.default_strategy)
     batch = Batch(settings["train.sequence_length"], settings["train.micro_batch"], settings["train.global_batch"])
     recompute = Recompute(settings["compute.recompute"], settings["compute.recompute_layers"])
     return Recipe("", shape.name, backend.name, machine.gpu, settings["compute.precision"], layout, batch, recompute), shape

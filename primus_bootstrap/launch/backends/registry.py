@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from primus_bootstrap.core.errors import UsageError
 from primus_bootstrap.core.suggestions import did_you_mean
 from primus_bootstrap.launch.backends.megatron.adapter import Megatron
+from primus_bootstrap.launch.backends.torchtitan.adapter import TorchTitan
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from primus_bootstrap.launch.backends.contract import Backend
 
 NATIVE = "native"
-_BACKENDS: tuple[Backend, ...] = (Megatron(),)
+_BACKENDS: tuple[Backend, ...] = (Megatron(), TorchTitan())
 
 
 def backends() -> Mapping[str, Backend]:

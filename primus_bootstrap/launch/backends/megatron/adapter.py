@@ -8,6 +8,7 @@ from primus_bootstrap.core.errors import UsageError
 from primus_bootstrap.launch.backends.contract import Key, Rendered
 from primus_bootstrap.launch.backends.key_table import read_keys
 from primus_bootstrap.launch.backends.megatron import arguments
+from primus_bootstrap.launch.recipes.recipe import DISTRIBUTED_OPTIMIZER
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,6 +39,7 @@ class Megatron:
     package = "megatron-core"
     script = "backends/megatron/pretrain.py"
     supported = frozenset(f"{section}.{name}" for section, names in _SECTIONS.items() for name in names)
+    default_strategy = DISTRIBUTED_OPTIMIZER
     last_rank_logs = True
     same: Mapping[str, str] = {
         "train_iters": "train.steps",
