@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -173,6 +174,7 @@ def test_every_task_checks_its_arguments() -> None:
 @pytest.mark.parametrize("launcher", ["srun", "sbatch"])
 def test_a_slurm_run_can_be_planned_without_slurm(user: User, launcher: str) -> None:
     """A dry run prints the plan on any machine; the run itself needs Slurm."""
+    user = replace(user, environment={**user.environment, "PATH": str(user.folder)})  # the tests may run on a machine that has Slurm
     made = plan(user, f"slurm {launcher} -N 4 -- preflight")
 
     assert made.argv[0] == launcher

@@ -15,7 +15,8 @@ from primus_bootstrap.launch.watch import broker, node_agent
 from primus_bootstrap.launch.watch.broker_client import SOCKET
 from primus_bootstrap.launch.watch.kubernetes_objects import KINDS
 from primus_bootstrap.launch.watch.targets.direct import MAX_CONNECTIONS
-from tests.unit.test_role_templates import render, trusted
+from tests.role_variables import trusted
+from tests.unit.test_role_templates import render
 
 VARS = yaml.safe_load((content.roles_dir() / "primus_watch" / "vars" / "main.yml").read_text(encoding="utf-8"))
 DEFAULTS = yaml.safe_load((content.roles_dir() / "primus_watch" / "defaults" / "main.yml").read_text(encoding="utf-8"))
