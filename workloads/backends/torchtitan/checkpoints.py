@@ -14,9 +14,10 @@ from workloads.common.errors import StorageError
 _ABSENT = "none"  # a folder that does not exist below the one of the checkpoints
 
 
-class Checkpoints(CheckpointManager):
+class Checkpoints(CheckpointManager):  # type: ignore[misc]  # TorchTitan is not installed where types are checked
     """TorchTitan's checkpoints."""
 
+    folder: str  # of this run's checkpoints
     resume, at_end = "auto", True  # checkpoint.resume and checkpoint.at_end
     _unreported = 0  # the step of a checkpoint that is still being written
 

@@ -34,7 +34,7 @@ def end_of_text(settings: Mapping[str, Any], vocabulary: int) -> int:
     return open_token_file(settings["data.files"][0], kind="text", vocabulary=vocabulary).header.end_of_text
 
 
-class SampleLoader(BaseDataLoader):
+class SampleLoader(BaseDataLoader):  # type: ignore[misc]  # TorchTitan is not installed where types are checked
     """The micro-batches of one data-parallel rank."""
 
     def __init__(self, samples: Samples, *, batch: int, rank: int, ranks: int) -> None:

@@ -64,12 +64,12 @@ def _check_model_and_batch(config: Any, dimensions: Any) -> int:
 
     model = get_train_spec(config.model.name).model_args[config.model.flavor]
     model.update_from_config(config)
-    passes, rest = divmod(
-        config.training.global_batch_size, config.training.local_batch_size * dimensions.dp_replicate * dimensions.dp_shard
-    )
+    at_once = config.training.local_batch_size * dimensions.dp_replicate * dimensions.dp_shard
+    total = config.training.global_batch_size
+    passes, rest = divmod(total, at_once) if total >= 0 else (1, 0)  # a negative one means one pass
     if rest or not passes:
-        raise ValueError(f"global batch size {config.training.global_batch_size} is no multiple of the batches of all ranks")
-    return passes
+        raise ValueError(f"global batch size {total} is no multiple of the {at_once} sequences of one pass on all ranks")
+    return int(passes)
 
 
 def main() -> int:

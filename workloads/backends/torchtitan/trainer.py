@@ -31,7 +31,7 @@ OWN_DATA = "primus"  # the data that data.source chooses, in training.dataset
 SETTINGS = "settings"  # the flavor of a model that the settings describe
 
 
-class Metrics(MetricsProcessor):
+class Metrics(MetricsProcessor):  # type: ignore[misc]  # TorchTitan is not installed where types are checked
     """TorchTitan's metrics; they also print the learning rate."""
 
     def log(
@@ -51,7 +51,7 @@ class Tokens:
         self.eos_id = eos_id
 
 
-class StoppableTrainer(titan.Trainer):
+class StoppableTrainer(titan.Trainer):  # type: ignore[misc]  # the same
     """Stops between two steps after SIGTERM on any rank, with a complete checkpoint."""
 
     stopped = False
