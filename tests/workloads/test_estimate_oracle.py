@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
 
 from primus_bootstrap.launch.estimate import memory as estimate
+from primus_bootstrap.launch.estimate.accounting import accounting
 from primus_bootstrap.launch.recipes.model_shape import Experts, ModelShape
 from primus_bootstrap.launch.recipes.recipe import FSDP, Batch, Layout, Recipe, Recompute
 from workloads.train import moe
@@ -74,7 +75,7 @@ def _tracked(settings: ModelSettings, recompute: Any, micro: int) -> float:
         _step(model, micro)
         optimizer.step()
         tracker = MemTracker()
-        tracker.track_external(model, optimizer, *(parameter.grad for parameter in model.parameters()))
+        tracker.track_external(model, optimizer, *(parameter.grad for parameter in model.parameters() if parameter.grad is not None))
         with tracker:
             _step(model, micro)
         (snapshot,) = tracker.get_tracker_snapshot("peak").values()
@@ -95,6 +96,6 @@ def _estimated(settings: ModelSettings, recompute: str, micro: int, monkeypatch:
         experts=experts,
     )  # fmt: skip
     recipe = Recipe("test", "test", "native", "H200", "bf16", Layout(1, data=FSDP), Batch(_LENGTH, micro, micro), Recompute(recompute))
-    in_bf16 = replace(estimate.accounting(recipe), weights=2, gradients=2, optimizer=4, fixed_gib=0)
+    in_bf16 = replace(accounting(recipe), weights=2, gradients=2, optimizer=4, fixed_gib=0)
     monkeypatch.setattr(estimate, "accounting", lambda _recipe: in_bf16)
     return estimate.memory(shape, recipe)[0].total
