@@ -18,6 +18,8 @@ from tests.waiting import until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+# The copy is slowed down, so that it can be interrupted.
+pytestmark = pytest.mark.fault
 SLOW_MBIT_PER_S = 24
 FILES = {f"data{number}": 5_000_000 + number for number in range(6)}
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tests.kubernetes.rest import Api
 
 # The client of Kubernetes asks urllib3 in its old words when a server says no.
-pytestmark = pytest.mark.filterwarnings("ignore:HTTPResponse.getheaders:DeprecationWarning")
+pytestmark = [pytest.mark.fault, pytest.mark.filterwarnings("ignore:HTTPResponse.getheaders:DeprecationWarning")]
 objects = load_role_module("kube_common", "kube_objects")
 higress = load_filters("higress")
 
