@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from primus_bootstrap.core.errors import PlanError
-from primus_bootstrap.launch.estimate.run_check import OFF, REFUSE, WARN, estimate_run
+from primus_bootstrap.launch.estimate.run_check import REFUSE, SKIP, WARN, estimate_run
 from primus_bootstrap.launch.recipes import catalogue
 
 _RECIPE = catalogue.recipe("llama-3.1-8b-megatron-mi300x-bf16-8")
@@ -46,7 +46,7 @@ def test_a_warning_replaces_the_refusal_if_the_user_wants_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gpu", "mode", "reason"), [("MI300X", OFF, "estimate=off"), ("L40S", REFUSE, "set gpu="), ("", REFUSE, "set gpu=")]
+    ("gpu", "mode", "reason"), [("MI300X", SKIP, "estimate=skip"), ("L40S", REFUSE, "set gpu="), ("", REFUSE, "set gpu=")]
 )
 def test_without_rates_or_wish_nothing_is_computed(gpu: str, mode: str, reason: str) -> None:
     """An unknown GPU is no reason to refuse."""

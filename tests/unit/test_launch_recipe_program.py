@@ -35,7 +35,7 @@ def test_list_shows_layout_and_recompute(capsys: Capture) -> None:
     """The layout is in the short forms of the field."""
     main(["list", "--model", "llama-3.1-405b", "--gpu", "H100", "--precision", "fp8", "--backend", "megatron"])
 
-    assert "tp8 pp8 vpp8 cp2 distributed_optimizer  1536 x 8192, micro 1  none" in capsys.readouterr().out
+    assert "TP8 PP8 VPP8 CP2 DP8 distributed optimizer  1536 x 8192, micro 1  none" in capsys.readouterr().out
 
 
 def test_an_empty_list_says_so(capsys: Capture) -> None:

@@ -142,6 +142,29 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
         hugging_face.load_weights(tmp_path / "weights", _model(_DENSE), _DENSE)
 
 
+def test_an_export_replaces_nothing_but_an_earlier_export(tmp_path: Path) -> None:
+    """A folder of the user, and weights from elsewhere, stay as they are."""
+    weights, other = tmp_path / "weights", tmp_path / "other"
+    hugging_face.require_replaceable(weights)
+    _saved(weights, _DENSE)
+    hugging_face.require_replaceable(weights)
+    _saved(weights, _DENSE)
+    index = weights / "model.safetensors.index.json"
+    index.write_text(index.read_text("utf-8").replace("primus trainer", "another program"), "utf-8")
+    other.mkdir()
+    (other / "thesis.tex").touch()
+    for folder in (weights, other, index):
+        with pytest.raises(SettingsError, match="did not write it"):
+            hugging_face.require_replaceable(folder)
+
+
+def test_an_export_that_cannot_be_written_is_an_error_of_the_storage(tmp_path: Path) -> None:
+    """It names the folder."""
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match="cannot be written"):
+        _saved(tmp_path / "file" / "weights", _DENSE)
+
+
 @pytest.mark.long("workloads")
 def test_a_run_starts_from_exported_weights_on_any_number_of_ranks(tmp_path: Path) -> None:
     """Every rank of FSDP with tensor parallelism reads its part; the first loss is the same as on one rank."""

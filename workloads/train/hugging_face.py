@@ -6,6 +6,7 @@ Families: Llama (also Mistral) and Mixtral, whose layers are those of model.py. 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -15,6 +16,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from workloads.common.errors import SettingsError, StorageError
+from workloads.common.files import replace_text, sync_folder
 from workloads.train.lora import is_added, merged
 
 if TYPE_CHECKING:
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 _INDEX, _CONFIG, _SINGLE = "model.safetensors.index.json", "config.json", "model.safetensors"
 _FAMILIES = ("llama", "mistral", "mixtral")
 _SHARD_BYTES = 5 * 10**9
+# Marks the folders that an export may replace.
+_WRITER = "primus trainer"
 # Names inside a block: ours, Hugging Face's.
 _BLOCK = {
     "attention_norm.weight": "input_layernorm.weight",
@@ -253,6 +257,22 @@ def _files_of(folder: Path) -> dict[str, str]:
         raise StorageError(f"{folder / _SINGLE}: cannot be read: {error}", fix="copy the file again") from error
 
 
+def require_replaceable(folder: Path) -> None:
+    """Check that an export would overwrite nothing but an earlier export.
+
+    Raises:
+        SettingsError: The folder has other content.
+    """
+    try:
+        if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+            return
+        written_by = json.loads((folder / _INDEX).read_text("utf-8"))["metadata"].get("written_by")
+    except (OSError, ValueError, KeyError, AttributeError):
+        written_by = None
+    if written_by != _WRITER:
+        raise SettingsError(f"checkpoint.export: {folder} exists, and this trainer did not write it", fix="give a new folder")
+
+
 def save_weights(folder: Path, model: nn.Module, settings: Settings, *, is_first: bool) -> None:
     """Write the weights in bf16, additions of LoRA included. All ranks call it; the first one writes.
 
@@ -262,8 +282,12 @@ def save_weights(folder: Path, model: nn.Module, settings: Settings, *, is_first
         StorageError: The folder cannot be written.
     """
     state = _state(model)
-    writer = _Writer(folder) if is_first else None
+    writer: _Writer | None = None
     problem: OSError | None = None
+    try:
+        writer = _Writer(folder) if is_first else None
+    except OSError as error:
+        problem = error
     scale = settings.lora.alpha / settings.lora.rank if settings.lora.rank else 0.0
     for name in filter(lambda name: not is_added(name), state):
         whole = merged(name, state, scale)
@@ -304,9 +328,16 @@ class _Writer:
         self._bytes, self._total = self._bytes + size, self._total + size
 
     def _flush(self) -> None:
+        from safetensors import SafetensorError  # noqa: PLC0415 - see _Reader
         from safetensors.torch import save_file  # noqa: PLC0415 - see _Reader
 
-        save_file(self._waiting, self._partial / f"shard-{len(self._shards)}", metadata={"format": "pt"})
+        path = self._partial / f"shard-{len(self._shards)}"
+        try:
+            save_file(self._waiting, path, metadata={"format": "pt"})
+        except SafetensorError as error:  # such as a full disk
+            raise OSError(str(error)) from error
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
         self._shards.append(tuple(self._waiting))
         self._waiting, self._bytes = {}, 0
 
@@ -317,11 +348,13 @@ class _Writer:
         for number, name in names.items():
             (self._partial / f"shard-{number}").rename(self._partial / name)
         weights = {tensor: names[number] for number, shard in enumerate(self._shards) for tensor in shard}
-        index = {"metadata": {"total_size": self._total}, "weight_map": weights}
-        (self._partial / _INDEX).write_text(json.dumps(index, indent=1) + "\n", "utf-8")
-        (self._partial / _CONFIG).write_text(json.dumps(config, indent=1) + "\n", "utf-8")
-        shutil.rmtree(self._folder, ignore_errors=True)
+        index = {"metadata": {"total_size": self._total, "written_by": _WRITER}, "weight_map": weights}
+        replace_text(self._partial / _INDEX, json.dumps(index, indent=1) + "\n")
+        replace_text(self._partial / _CONFIG, json.dumps(config, indent=1) + "\n")
+        if self._folder.exists():  # an earlier export, or an empty folder: see require_replaceable
+            shutil.rmtree(self._folder)
         self._partial.rename(self._folder)
+        sync_folder(self._folder.parent)
 
     def _names(self) -> Iterator[tuple[int, str]]:
         count = len(self._shards)

@@ -17,7 +17,7 @@ from workloads.common.step_files import StepRecord
 from workloads.train.checkpoint import Checkpoints
 from workloads.train.data import Batches, Part
 from workloads.train.fault_injection import FaultInjector
-from workloads.train.hugging_face import is_hugging_face, load_weights, save_weights
+from workloads.train.hugging_face import is_hugging_face, load_weights, require_replaceable, save_weights
 from workloads.train.load_settings import known_settings, value_of
 from workloads.train.parallel import build_model
 from workloads.train.schedule import learning_rate
@@ -39,6 +39,8 @@ class Trainer:
 
     def __init__(self, settings: Settings, folder: Path, group: Group, watchdog: Watchdog, stop: StopRequest) -> None:
         """Build model and optimizer, and load the newest good checkpoint."""
+        if settings.checkpoint.export:
+            require_replaceable(Path(settings.checkpoint.export))
         self.settings, self.folder = settings, folder
         self.group, self.watchdog, self.stop = group, watchdog, stop
         self.fault_injector = FaultInjector(settings.drill, folder, group.rank)

@@ -128,6 +128,8 @@ def _pip(python: str, words: Sequence[str]) -> None:
 def _run(argv: Sequence[str], timeout_s: int, what: str, fix: str) -> None:
     try:
         done = run_command(argv, timeout_s=timeout_s)
+    except TimeoutError as error:
+        raise RunError(f"{what} did not end within {timeout_s} s", fix="run it again when the machine is less busy") from error
     except OSError as error:
         raise RunError(f"{what} failed: {error}", fix=fix) from error
     if done.code:

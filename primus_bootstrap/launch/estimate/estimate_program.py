@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from primus_bootstrap.launch.estimate.memory import StageMemory
     from primus_bootstrap.launch.recipes.model_shape import ModelShape
-    from primus_bootstrap.launch.recipes.recipe import Layout, Recipe
+    from primus_bootstrap.launch.recipes.recipe import Recipe
 
 
 def main(words: Sequence[str]) -> int:
@@ -122,7 +122,7 @@ def text(found: Estimate) -> str:
     recipe, step = found.recipe, found.step
     lines = [
         f"{recipe.name}: {recipe.layout.gpus} x {recipe.gpu}, {recipe.precision}, {recipe.backend}",
-        f"layout   {layout_text(recipe.layout)}, micro batch {recipe.batch.micro}, recompute {recipe.recompute.kind}",
+        f"layout   {recipe.layout.text}, micro batch {recipe.batch.micro}, recompute {recipe.recompute.kind}",
         f"batch    {recipe.batch.all} sequences of {recipe.batch.length} tokens",
         "",
         "GiB      weights  gradients  optimizer  activations  temporary  fixed    total",
@@ -143,19 +143,6 @@ def _stage_line(item: StageMemory) -> str:
     return f"stage {item.stage:<3}" + "".join(f"{value:{form}}" for value, form in zip(parts, _COLUMNS))  # noqa: B905 - Python 3.9
 
 
-def layout_text(layout: Layout) -> str:
-    """Return a layout in one line."""
-    sizes = (
-        ("TP", layout.tensor),
-        ("PP", layout.pipeline),
-        ("VPP", layout.virtual_pipeline),
-        ("CP", layout.context),
-        ("EP", layout.expert),
-    )
-    parts = [f"{name}{size}" for name, size in sizes if size > 1]
-    return " ".join([*parts, f"DP{layout.replicas}", layout.data.replace("_", " ")])
-
-
 def advice(found: Estimate, smallest: Estimate | None) -> str:
     """Return what to do if the recipe does not fit or is too close; an empty text otherwise."""
     recipe = found.recipe
@@ -171,7 +158,7 @@ def advice(found: Estimate, smallest: Estimate | None) -> str:
     else:
         gpus = smallest.recipe.layout.gpus
         where = "with another layout" if gpus <= recipe.layout.gpus else f"on {gpus} {recipe.gpu}"
-        fix = f"it fits {where}: {layout_text(smallest.recipe.layout)}; see {_search_command(recipe, gpus)}"
+        fix = f"it fits {where}: {smallest.recipe.layout.text}; see {_search_command(recipe, gpus)}"
     return f"primus-cli: {recipe.name} does not fit on {recipe.layout.gpus} {recipe.gpu}: {-found.margin_gib:.1f} GiB short\n  fix: {fix}\n"
 
 
@@ -190,7 +177,7 @@ def _print_search(shape: ModelShape, recipe: Recipe, *, as_json: bool) -> int:
     for item in found.best:
         sys.stdout.write(
             f"  {item.tokens_per_s:>8,.0f} tokens/s per GPU  {item.fullest.total:>6.1f} of {item.available_gib:.0f} GiB ({item.verdict})  "
-            f"{layout_text(item.recipe.layout)}, micro batch {item.recipe.batch.micro}, recompute {item.recipe.recompute.kind}\n"
+            f"{item.recipe.layout.text}, micro batch {item.recipe.batch.micro}, recompute {item.recipe.recompute.kind}\n"
         )
     if found.best:
         return 0

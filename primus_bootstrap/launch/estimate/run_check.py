@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.core.errors import PlanError
-from primus_bootstrap.launch.estimate.estimate_program import layout_text
 from primus_bootstrap.launch.estimate.rates import all_rates
 from primus_bootstrap.launch.estimate.search import smallest_allocation
 from primus_bootstrap.launch.estimate.verdict import DOES_NOT_FIT, TOO_CLOSE, estimate
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
     from primus_bootstrap.launch.recipes.model_shape import ModelShape
     from primus_bootstrap.launch.recipes.recipe import Recipe
 
-REFUSE, WARN, OFF = "refuse", "warn", "off"
+REFUSE, WARN, SKIP = "refuse", "warn", "skip"  # not off: YAML reads it as false
 
 
 def estimate_run(shape: ModelShape, recipe: Recipe, mode: str) -> str:
@@ -23,13 +22,13 @@ def estimate_run(shape: ModelShape, recipe: Recipe, mode: str) -> str:
     Args:
         shape: The model.
         recipe: The recipe with the values of the user.
-        mode: `refuse` a run that does not fit, `warn` only, or `off`.
+        mode: `refuse` a run that does not fit, `warn` only, or `skip` the estimate.
 
     Raises:
         PlanError: The run does not fit; the fix names a layout or an allocation that does.
     """
-    if mode == OFF:
-        return "estimate: not computed (estimate=off)"
+    if mode == SKIP:
+        return "estimate: not computed (estimate=skip)"
     if recipe.gpu not in all_rates():
         known = ", ".join(all_rates())
         return f"estimate: not computed, because the model of the GPUs is not known; set gpu= to one of {known}"
@@ -46,7 +45,7 @@ def _fix(shape: ModelShape, recipe: Recipe) -> str:
     anyway = "or start it anyway with estimate=warn"
     if smallest is None:
         return f"use a GPU with more memory, a smaller train.micro_batch or a shorter train.sequence_length, {anyway}"
-    gpus, layout = smallest.recipe.layout.gpus, layout_text(smallest.recipe.layout)
+    gpus, layout = smallest.recipe.layout.gpus, smallest.recipe.layout.text
     details = f"micro batch {smallest.recipe.batch.micro}, recompute {smallest.recipe.recompute.kind}"
     where = "with another layout" if gpus == recipe.layout.gpus else f"on {gpus} GPUs"
     return f"it fits {where} ({layout}, {details}), {anyway}"

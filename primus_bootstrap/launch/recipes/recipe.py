@@ -36,6 +36,12 @@ class Layout:
         """The data-parallel size."""
         return self.gpus // (self.tensor * self.pipeline * self.context)
 
+    @property
+    def text(self) -> str:
+        """The layout in the field's short forms, such as TP8 PP8 DP2 distributed optimizer; sizes of 1 are left out, but not of DP."""
+        sizes = {"TP": self.tensor, "PP": self.pipeline, "VPP": self.virtual_pipeline, "CP": self.context, "EP": self.expert}
+        return " ".join([*(f"{name}{size}" for name, size in sizes.items() if size > 1), f"DP{self.replicas}", self.data.replace("_", " ")])
+
 
 @readable
 @dataclass(frozen=True)

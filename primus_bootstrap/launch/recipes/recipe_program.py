@@ -115,17 +115,10 @@ def _listed(recipes: Sequence[Recipe], *, as_json: bool) -> str:
     if as_json:
         return json.dumps([_document(item) for item in recipes], indent=2) + "\n"
     rows = [("RECIPE", "LAYOUT", "BATCH", "RECOMPUTE", "EVIDENCE")]
-    rows += [(item.name, _layout(item), _batch(item), _recompute(item), item.evidence) for item in recipes]
+    rows += [(item.name, item.layout.text, _batch(item), _recompute(item), item.evidence) for item in recipes]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(f"{cell:{width}}" for cell, width in zip(row, widths)).rstrip() for row in rows]  # noqa: B905 - Python 3.9
     return "\n".join(lines) + "\n"
-
-
-def _layout(item: Recipe) -> str:
-    """Return the layout in the field's short forms, such as tp8 pp8 fsdp."""
-    layout = item.layout
-    short = {"tp": layout.tensor, "pp": layout.pipeline, "vpp": layout.virtual_pipeline, "cp": layout.context, "ep": layout.expert}
-    return " ".join([*(f"{name}{size}" for name, size in short.items() if size > 1), layout.data])
 
 
 def _batch(item: Recipe) -> str:
