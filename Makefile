@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help setup setup-tests lab lab-down lint lint-changed test test-quick test-unit test-contract test-integration test-workloads test-all all-faults all-job-faults all-units all-workloads all-backends all-kubernetes all-scenarios all-vms test-lab test-kubernetes molecule perf docs collection changelog clean
+.PHONY: help setup setup-tests lab lab-down lint lint-changed test test-quick test-unit test-contract test-integration test-workloads test-all all-faults all-job-faults all-units all-workloads all-backends all-kubernetes all-scenarios all-vms test-lab test-kubernetes kubernetes-programs molecule perf docs collection changelog clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -26,9 +26,9 @@ lab-down: setup ## Remove the local hosts
 	@$(BIN)/primus-bootstrap lab down
 
 # Test tiers, cheapest first. CONTRIBUTING.md lists what each may do and its time budget.
-UNIT := $(BIN)/pytest tests/unit -n auto
-CONTRACT := $(BIN)/pytest tests/contract tests/golden tests/packaging -n auto --dist loadfile
-INTEGRATION := $(BIN)/pytest tests/integration -n auto --dist loadfile
+UNIT = $(NICE) $(BIN)/pytest tests/unit -n auto
+CONTRACT = $(NICE) $(BIN)/pytest tests/contract tests/golden tests/packaging -n auto --dist loadfile
+INTEGRATION = $(NICE) $(BIN)/pytest tests/integration -n auto --dist loadfile
 
 lint: setup-tests ## Run all linters on all files: ruff, mypy, import-linter, yamllint, ansible-lint
 	tools/lint.sh all
@@ -38,14 +38,21 @@ test-quick: setup-tests ## Lint changed files, run unit and contract tests (at m
 	$(UNIT)
 	$(CONTRACT)
 
-# Three parts run at a time: the lab and Kubernetes tests mostly wait, the other parts need the processors. A failure does not stop the others.
+# Kubernetes is built first if the cache does not have it: beside the tests, the build and the lab would run out of time. Then three parts
+# run at a time, because the lab and Kubernetes tests mostly wait. The lab comes first where processors are short: its hosts have time limits.
+# A failure does not stop the others.
 # tests/workloads runs in its own process, because torch and Ansible patch the interpreter in incompatible ways.
 test: setup-tests ## Run the tests that every commit must pass (target: 15 minutes on two cores)
-	$(MAKE) --keep-going --jobs=3 test-lab test-kubernetes lint-changed test-unit test-contract test-workloads test-integration
+	-$(MAKE) kubernetes-programs
+	$(MAKE) --keep-going --jobs=3 NICE="nice -n 5" test-lab test-kubernetes lint-changed test-unit test-contract test-workloads test-integration
 	tools/molecule.sh changed
 
+# Where they cannot be built, the Kubernetes tests are skipped and say why.
+kubernetes-programs:
+	@$(BIN)/python -m tests.kubernetes.binaries > /dev/null
+
 lint-changed:
-	tools/lint.sh changed
+	$(NICE) tools/lint.sh changed
 
 test-unit: ## Run the unit tests
 	$(UNIT)
@@ -57,7 +64,7 @@ test-integration:
 	$(INTEGRATION)
 
 test-workloads:
-	$(BIN)/pytest tests/workloads
+	$(NICE) $(BIN)/pytest tests/workloads
 
 test-lab:
 	$(BIN)/pytest tests/lab

@@ -12,7 +12,7 @@ def test_an_unknown_secret_is_an_error_with_the_choices() -> None:
     done = run_primus("secrets", "rotate", str(LAB), "reddis", "--yes")
 
     assert done.returncode == 2
-    assert "fix: choose from: certificates, gateway, mariadb, monitoring, munge, redis, registry" in done.stderr
+    assert "fix: choose from: certificates, gateway, mariadb, monitoring, munge, object_store, redis, registry" in done.stderr
 
 
 def test_the_playbook_fails_for_an_unknown_secret() -> None:

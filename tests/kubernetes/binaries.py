@@ -84,4 +84,7 @@ def _run_build(argv: list[str]) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(f"{kubernetes_programs(PROGRAMS)}\n")
+    try:
+        sys.stdout.write(f"{kubernetes_programs(PROGRAMS)}\n")
+    except CannotError as error:
+        sys.exit(str(error))

@@ -16,7 +16,7 @@ from tests.lab.lab_rig import ROOT, run_cli
 if TYPE_CHECKING:
     from tests.lab.lab_rig import RunningLab
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(2700)]
 
 HOSTS = ("node1", "node2", "node3")
 COMPUTE = HOSTS[1:]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from tests.lab.lab_rig import RunningLab
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(2700)]
 
 HOSTS = ("node1", "node2", "node3")
 REDIS_PORT = 6380

@@ -174,4 +174,4 @@ def test_unknown_secret_is_refused(applied_cluster: RunningLab) -> None:
     done = run_cli("secrets", "rotate", str(applied_cluster.hosts_file), "reddis", "--yes")
 
     assert done.returncode == 2
-    assert "choose from: certificates, gateway, mariadb, monitoring, munge, redis, registry" in done.stderr
+    assert "choose from: certificates, gateway, mariadb, monitoring, munge, object_store, redis, registry" in done.stderr

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from tests.lab.lab_rig import RunningLab
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(2700)]
 
 TRIES = 60
 # Where the watchers' key and kubeconfig may lie; on hosts without Kubernetes there is no kubeconfig.

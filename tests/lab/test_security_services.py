@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tests.lab.lab_rig import RunningLab
     from tests.lab.security_rig import People
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(2700)]
 
 METRICS = "/var/lib/primus/training"
 # What answers without a password is 200 or text; every service here says 401, 403, or nothing.
