@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.core.errors import PlanError, UsageError
@@ -46,6 +46,16 @@ class Topology:
     rendezvous: str = "static"
     single: bool = False
     reasons: tuple[tuple[str, str], ...] = ()
+    devices: int = 0  # devices that each process uses; 0: one
+
+    @property
+    def all_devices(self) -> int:
+        """The devices of the run."""
+        return self.nnodes * self.nproc * (self.devices or 1)
+
+    def per_node(self) -> Topology:
+        """Return the topology of a program that starts one process per node for all its devices."""
+        return replace(self, nproc=1, single=True, devices=self.nproc * (self.devices or 1))
 
     @property
     def ranks(self) -> tuple[int, ...]:

@@ -49,6 +49,7 @@ class Program:
     files: tuple[tuple[str, str], ...] = ()  # path and content of files to write before the start
     notes: tuple[str, ...] = ()  # remarks for the plan
     last_rank_logs: bool = False  # the last rank prints the progress, and not the first one
+    per_node: bool = False  # one process per node uses all its devices; torchrun is not needed
 
 
 def key_value(name: str, value: str) -> tuple[str, ...]:

@@ -32,7 +32,7 @@ SAVED = "  [2026-11-28 23:56:01.243153] successfully saved checkpoint from itera
 def facts(**changed: object) -> RunFacts:
     """Return the facts of a small run."""
     values = {
-        "backend": "megatron", "version": "0.19.2", "package": "pytest", "steps": 3, "sequence_length": 64, "global_batch": 8,
+        "backend": "megatron", "version": "0.19.2", "package": "pytest", "devices": 2, "steps": 3, "sequence_length": 64, "global_batch": 8,
         "flops_per_token": 1e6, "parameters": 10, "active_parameters": 9, "precision": "bf16", "checkpoint_folder": "", "keep": 2,
         "resume": "auto", "start_from": "", "print_every_steps": 1, "prometheus_file": "", "settings": {"train.steps": 3},
     }  # fmt: skip
@@ -67,6 +67,7 @@ def test_steps_are_written_as_by_the_native_trainer(tmp_path: Path, capsys: pyte
     result = json.loads((tmp_path / "results.jsonl").read_text())
 
     assert (first["step"], first["loss"], first["tokens"], first["step_time_s"], first["tokens_per_s"]) == (1, 5.0, 512, 0.5, 1024.0)
+    assert first["tokens_per_s_per_device"] == 512.0
     assert (second["step"], second["step_time_s"], second["mfu"], second["memory_peak_gib"]) == (2, 0.25, None, 0.5)
     assert "primus_train_step{" in running
     assert "primus_train_running" in (tmp_path / "metrics.prom").read_text()

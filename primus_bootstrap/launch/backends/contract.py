@@ -68,6 +68,7 @@ class Backend(Protocol):
     supported: frozenset[str]  # the common settings that it uses; the user's other ones are errors
     default_strategy: str  # parallel.strategy of a run without a recipe that does not state it
     last_rank_logs: bool  # the last rank prints the steps, and not the first one
+    per_node: bool  # one process per node uses all its GPUs, and torch is not needed
     same: Mapping[str, str]  # keys of the backend that have a common setting, which the launcher must know: train_iters -> train.steps
 
     def known_keys(self) -> Mapping[str, Key]:

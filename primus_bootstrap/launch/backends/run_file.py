@@ -27,6 +27,7 @@ def _facts(backend: Backend, run: Run) -> dict[str, Any]:
         "package": backend.package,
         "recipe": run.recipe.name,
         "model": run.shape.name,
+        "devices": run.recipe.layout.gpus,
         "steps": settings["train.steps"],
         "sequence_length": length,
         "global_batch": run.recipe.batch.all,

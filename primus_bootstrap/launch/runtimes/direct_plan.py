@@ -112,12 +112,14 @@ def make_plan(request: LaunchRequest) -> Plan:
         )
     hooks, patches = _planned_steps(request, task, run_dir)
     task_request = replace(
-        _task_request(request, arguments, (*hooks, *patches)), run_dir=run_dir, ranks=topology.nnodes * topology.nproc, gpu=_model(gpus)
+        _task_request(request, arguments, (*hooks, *patches)), run_dir=run_dir, ranks=topology.all_devices, gpu=_model(gpus)
     )
     python, variables = _interpreter(request, task, task_request)
     program = task.program(replace(task_request, python=python)) if task.program else Program(())
     if task.launcher == PYTHON:
         topology = replace(topology, nproc=1, single=True)
+    elif program.per_node:
+        topology = topology.per_node()
     binding = numa.should_bind(settings["direct.numa"], gpus, topology.nproc)
     plan = Plan(
         runtime="direct",
@@ -152,13 +154,13 @@ def with_arguments(plan: Plan, request: LaunchRequest, task: Task, added: Sequen
     _, arguments = chosen_task(request)
     if task.program is None or not added:
         return replace(plan, program_arguments=(*plan.program_arguments, *added))
-    run_dir, shape = Path(plan.run_dir), plan.topology
+    run_dir = Path(plan.run_dir)
     task_request = replace(
         _task_request(request, (*arguments, *added)),
         python=plan.python,
         prepared=True,
         run_dir=run_dir,
-        ranks=shape.nnodes * shape.nproc,
+        ranks=plan.topology.all_devices,
         gpu=_model(host_profile.found_gpus(request.root)),
     )
     program = task.program(task_request)
@@ -292,9 +294,12 @@ def _environment(request: LaunchRequest, task: Task, topology: Topology, run_dir
     }
     if topology.nproc > 1 and "OMP_NUM_THREADS" not in request.environment:
         run_variables["OMP_NUM_THREADS"] = ("1", "torchrun's default for several processes")
-    if task.launcher == PYTHON:
+    if task.launcher == PYTHON or topology.devices:
         run_variables["RANK"] = (str(topology.node_rank), "one process per node")
         run_variables.update({"WORLD_SIZE": (str(topology.nnodes), ""), "LOCAL_RANK": ("0", "")})
+    if topology.devices and topology.nnodes > 1:
+        run_variables["MASTER_ADDR"] = (topology.master_addr, "the processes of all nodes meet there")
+        run_variables["MASTER_PORT"] = (str(topology.master_port), "")
     variables = {item.name: item for item in _profile(request)}
     variables.update({name: Variable(name, value, RUN, reason) for name, (value, reason) in run_variables.items()})
     variables.update({item.name: item for item in venv})

@@ -110,6 +110,7 @@ def program(request: Request, files: Files) -> Program:
         environment=rendered.environment,
         files=((str(path), run_file(adapter, run)), *((str(request.run_dir / name), text) for name, text in rendered.files)),
         last_rank_logs=adapter.last_rank_logs,
+        per_node=adapter.per_node,
     )
 
 

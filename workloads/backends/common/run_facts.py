@@ -19,6 +19,7 @@ class RunFacts:
     backend: str
     version: str  # the pinned version of the backend
     package: str  # the Python package that has this version
+    devices: int  # of the whole run
     steps: int
     sequence_length: int
     global_batch: int

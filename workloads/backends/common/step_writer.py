@@ -140,7 +140,7 @@ class StepWriter:
     def _speed(self, step_time_s: float) -> dict[str, Any]:
         facts, peak = self._facts, self._device.peak if self._device else None
         tokens_per_s = facts.global_batch * facts.sequence_length / max(step_time_s, 1e-9)
-        per_device = tokens_per_s / int(os.environ.get("WORLD_SIZE", "1"))
+        per_device = tokens_per_s / facts.devices
         tflops = per_device * facts.flops_per_token / 1e12
         return {
             "tokens_per_s": tokens_per_s,

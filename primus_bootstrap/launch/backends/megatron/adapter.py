@@ -41,6 +41,7 @@ class Megatron:
     supported = frozenset(f"{section}.{name}" for section, names in _SECTIONS.items() for name in names)
     default_strategy = DISTRIBUTED_OPTIMIZER
     last_rank_logs = True
+    per_node = False
     same: Mapping[str, str] = {
         "train_iters": "train.steps",
         "seq_length": "train.sequence_length",

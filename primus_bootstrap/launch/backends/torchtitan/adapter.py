@@ -38,6 +38,7 @@ class TorchTitan:
     supported = frozenset(f"{section}.{name}" for section, names in _SECTIONS.items() for name in names)
     default_strategy = FSDP
     last_rank_logs = True  # with a pipeline, only the last stage knows the loss
+    per_node = False
     same: Mapping[str, str] = {
         "training.steps": "train.steps",
         "training.seq_len": "train.sequence_length",
