@@ -69,23 +69,25 @@ def test_a_registry_that_is_called_by_an_address_listens_on_it() -> None:
 @pytest.mark.parametrize(
     ("answer", "variables", "fits"),
     [
-        ("10.0.0.1 STREAM n1", {"ip": "10.0.0.1"}, True),
-        ("127.0.1.1 STREAM n1", {"ip": "10.0.0.1"}, False),
-        ("192.168.0.1 STREAM n1", {"ip": "10.0.0.1"}, False),
-        ("", {"ip": "10.0.0.1"}, False),
-        ("10.0.0.1 STREAM n1", {}, True),
-        ("127.0.1.1 STREAM n1", {}, False),
-        ("", {}, False),
+        ({"10.0.0.1": [["STREAM", "n1"], ["DGRAM"]]}, {"ip": "10.0.0.1"}, True),
+        ({"10.0.0.1": ["STREAM", "n1"], "127.0.1.1": ["STREAM"]}, {"ip": "10.0.0.1"}, True),
+        ({"127.0.1.1": ["STREAM", "n1"], "10.0.0.1": ["STREAM"]}, {"ip": "10.0.0.1"}, False),
+        ({"192.168.0.1": ["STREAM", "n1"]}, {"ip": "10.0.0.1"}, False),
+        ({"n1": None}, {"ip": "10.0.0.1"}, False),
+        ({"10.0.0.1": ["STREAM", "n1"]}, {}, True),
+        ({"127.0.1.1": ["STREAM", "n1"]}, {}, False),
+        ({"n1": None}, {}, False),
     ],
 )
-def test_slurm_refuses_a_name_with_another_address(answer: str, variables: dict[str, Any], fits: bool) -> None:  # noqa: FBT001 - parametrized
+def test_slurm_refuses_a_name_with_another_address(answer: dict[str, Any], variables: dict[str, Any], fits: bool) -> None:  # noqa: FBT001 - parametrized
     """Slurm listens on the address of the kernel's host name. Without an address in hosts.yaml, only a loopback address is wrong."""
     tasks = yaml.safe_load((content.roles_dir() / "slurm" / "tasks" / "check_own_address.yml").read_text(encoding="utf-8"))
-    own = trust_as_template(tasks[1]["vars"]["_slurm_own_address"])
+    own = {name: trust_as_template(value) for name, value in tasks[-1]["vars"].items()}
     address = trust_as_template("{{ slurm_node_address or ip | default(ansible_host | default(inventory_hostname)) }}")
-    known = {"inventory_hostname": "n1", "slurm_node_address": "", "_slurm_own_address": own, "_slurm_address": address, **variables}
-    condition = tasks[1]["ansible.builtin.assert"]["that"]
-    templar = Templar(loader=DataLoader(), variables={**known, "__slurm_own_name": {"stdout": answer}})
+    known = {"inventory_hostname": "n1", "slurm_node_address": "", **own, "_slurm_address": address, **variables}
+    condition = tasks[-1]["ansible.builtin.assert"]["that"]
+    found = {"ansible_facts": {"getent_ahostsv4": answer}}
+    templar = Templar(loader=DataLoader(), variables={**known, "__slurm_own_name": found})
 
     assert templar.template(trust_as_template(f"{{{{ {condition} }}}}")) is fits
 
