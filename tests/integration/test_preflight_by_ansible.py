@@ -30,9 +30,15 @@ def taken() -> Iterator[int]:
         yield int(listener.getsockname()[1])
 
 
-def changed(folder: Path, ports: list[dict[str, Any]], groups: dict[str, list[str]], dead: tuple[str, ...] = ()) -> tuple[set[str], str]:
+def changed(
+    folder: Path,
+    ports: list[dict[str, Any]],
+    groups: dict[str, list[str]],
+    dead: tuple[str, ...] = (),
+    states: dict[str, dict[str, Any]] | None = None,
+) -> tuple[set[str], str]:
     """Run the phase preflight and a phase that changes every host; return the changed hosts and the output."""
-    hosts = {name: DEAD if name in dead else HERE for members in groups.values() for name in members}
+    hosts = {name: DEAD if name in dead else HERE | (states or {}).get(name, {}) for members in groups.values() for name in members}
     told = {"preflight_ports": ports, "preflight_skip": [{"check": name, "reason": "one machine plays all hosts"} for name in LEFT_OUT]}
     children = {group: {"hosts": dict.fromkeys(members)} for group, members in groups.items()}
     (folder / "hosts.yaml").write_text(yaml.safe_dump({"all": {"hosts": hosts, "vars": told, "children": children}}), encoding="utf-8")
@@ -91,3 +97,17 @@ def test_groups_protected_from_removal_need_their_ports() -> None:
     ports = next(play for play in load_plays(playbooks / "preflight.yml") if play.roles == ("preflight",) and "redis" in play.pattern)
     assert set(groups_in(ports.pattern)) == {group for groups in serving for group in groups} - {"envoy", "primus_watch"}
     assert ports.any_errors_fatal
+
+
+def test_host_slower_than_the_limit_is_reported_with_the_limit(tmp_path: Path) -> None:
+    """It drops out with the variable that raises the limit; the other host continues."""
+    slow = tmp_path / "slow-python"
+    slow.write_text(f'#!/bin/sh\nsleep 20\nexec {sys.executable} "$@"\n', encoding="utf-8")
+    slow.chmod(0o755)
+    states = {"n1": {"ansible_python_interpreter": str(slow), "preflight_timeout_s": 3}}
+
+    found, printed = changed(tmp_path, [], {"gpu_node": ["n1", "n2"]}, states=states)
+
+    assert found == {"n2"}, printed
+    assert "no answer within 3 s (preflight_timeout_s). Fix:" in printed
+    assert "set preflight_timeout_s to more seconds" in printed

@@ -91,6 +91,16 @@ def test_host_without_a_record_is_refused(filters: ModuleType) -> None:
     assert found["failures"][0].startswith("the probe failed: no python3 on this host. Fix: install python3")
 
 
+def test_slow_host_is_refused_with_the_limit(filters: ModuleType) -> None:
+    """The message has the limit and the variable that raises it, instead of advice about Python."""
+    late = {"failed": True, "msg": "Task failed: Timed out after 60 second(s).", "timedout": {"frame": "", "period": 60}}
+
+    [line] = filters.preflight_findings(late, {"msg": '{"verdicts": []}'}, "a", unknown_fails=False)["failures"]
+
+    assert line.startswith("probe: no answer within 60 s (preflight_timeout_s). Fix: ")
+    assert "set preflight_timeout_s to more seconds" in line
+
+
 @pytest.mark.parametrize(
     ("result", "works", "message"),
     [
@@ -98,6 +108,11 @@ def test_host_without_a_record_is_refused(filters: ModuleType) -> None:
         ({"stdout": "welcome\r\n0\r\n"}, True, ""),
         ({"stdout": "1000\r\n", "stderr": ""}, False, "1000"),
         ({"msg": "Task failed: Missing sudo password", "failed": True}, False, "Missing sudo password"),
+        (
+            {"msg": "Task failed: Timed out after 9 second(s).", "timedout": {"period": 9}},
+            False,
+            "no answer within 9 s (preflight_timeout_s)",
+        ),
         ({}, False, ""),
     ],
 )

@@ -29,3 +29,9 @@ def test_slow_answer_is_unknown(least_s: float, most_s: float, expected: str) ->
 
     assert got["verdict"] == expected
     assert bool(got["reason"]) == bool(got["fix"]) == (expected != "pass")
+
+
+@pytest.mark.parametrize(("spent_s", "tried", "expected"), [(0.2, 1, True), (15.0, 1, True), (25.0, 1, False), (31.0, 2, False)])
+def test_slow_probe_is_not_repeated_beyond_its_limit(spent_s: float, tried: int, expected: bool) -> None:  # noqa: FBT001
+    """A host that answers within the limit is never given up because of a repeated probe."""
+    assert preflight_probe.time_for_another(spent_s, tried, 60.0) is expected

@@ -18,14 +18,15 @@ _SLOW_FIX = "apply again when the host and this machine are less busy"
 
 
 class ActionModule(Raw):  # type: ignore[misc] # Ansible has no types
-    """Arguments: `command`; `max_offset_s` of the clock; `skip`, the reason to skip the clock check."""
+    """Arguments: `command`; `max_offset_s` of the clock; `limit_s` of the task; `skip`, the reason to skip the clock check."""
 
     def run(self, tmp: None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return raw's result, with the verdict `clock` added to the last line of output."""
         arguments = dict(self._task.args)
         self._task.args = {"_raw_params": arguments["command"]}
         result: dict[str, Any] = {}
-        for _ in range(_TRIES):
+        began = time.monotonic()
+        for tried in range(1, _TRIES + 1):
             sent = time.time()
             result = super().run(tmp, task_vars)
             received = time.time()
@@ -36,7 +37,7 @@ class ActionModule(Raw):  # type: ignore[misc] # Ansible has no types
             except (ValueError, KeyError, TypeError):
                 return result
             verdict = compare_clock(read_at - received, read_at - sent, float(arguments["max_offset_s"]))
-            if verdict["verdict"] != "unknown":
+            if verdict["verdict"] != "unknown" or not time_for_another(time.monotonic() - began, tried, float(arguments["limit_s"])):
                 break
         if arguments.get("skip"):
             verdict |= {"verdict": "skipped", "reason": arguments["skip"], "source": "preflight_skip", "fix": ""}
@@ -45,6 +46,11 @@ class ActionModule(Raw):  # type: ignore[misc] # Ansible has no types
         answer["verdicts"] = [*answer.get("verdicts", ()), record]
         stdout = "\n".join([*head.splitlines(), json.dumps(answer)])
         return {**result, "stdout": stdout, "stdout_lines": stdout.splitlines()}
+
+
+def time_for_another(spent_s: float, tried: int, limit_s: float) -> bool:
+    """Return whether another try fits into the task's limit, if it takes up to twice the average of those before."""
+    return spent_s + 2 * spent_s / tried < limit_s
 
 
 def compare_clock(least_s: float, most_s: float, limit_s: float) -> dict[str, Any]:

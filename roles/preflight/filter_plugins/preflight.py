@@ -30,15 +30,23 @@ PORT_VARIABLES = {
 # Redis listens on one of two ports, depending on these variables: roles/redis/vars/main.yml, _redis_main_port.
 _REDIS, _REDIS_PLAIN_PORT = "redis-server", 6379
 REDIS_VARIABLES = ("redis_tls_port", "redis_tls", "redis_tls_cert_file")
+_SLOW_FIX = "look for a dead mount or a stuck device (`dmesg`, `df`); if the host is only slow, set preflight_timeout_s to more seconds"
 _PROBE_FIX = "install python3 (3.9 or newer) on the host, or name one in ansible_python_interpreter"
 
 
 def preflight_become(result: Mapping[str, Any]) -> dict[str, Any]:
     """Return whether Ansible became root, and the error message if not."""
     words = str(result.get("stdout") or "").split()
-    message = str(result.get("msg") or result.get("stderr") or result.get("stdout") or "").strip().removeprefix("Task failed: ")
+    said = str(result.get("msg") or result.get("stderr") or result.get("stdout") or "").strip().removeprefix("Task failed: ")
+    message = _silence(result) or said
     works = words[-1:] == ["0"]
     return {"works": works, "message": "" if works else " ".join(message.split())}
+
+
+def _silence(result: Mapping[str, Any]) -> str:
+    """Return that a task ran into its time limit; empty if it did not."""
+    timed_out = result.get("timedout")
+    return f"no answer within {timed_out['period']} s (preflight_timeout_s)" if timed_out else ""
 
 
 def preflight_answer(result: Mapping[str, Any]) -> dict[str, Any]:
@@ -147,6 +155,8 @@ def preflight_findings(
 ) -> dict[str, list[str]]:
     """Return a message for every failed check (`failures`) and every unknown one (`unknown`) of this host."""
     answer = preflight_answer(probe)
+    if silence := _silence(probe):
+        return {"failures": [f"probe: {silence}. Fix: {_SLOW_FIX}"], "unknown": []}
     if "verdicts" not in answer:
         output = str(probe.get("stderr") or probe.get("stdout") or probe.get("msg") or "no output").strip()
         return {"failures": [f"the probe failed: {output.splitlines()[-1]}. Fix: {_PROBE_FIX}"], "unknown": []}
