@@ -34,8 +34,9 @@ def python() -> str:
         ("debug-dense", 2, ("parallel.pipeline=2",)),
         ("debug-dense", 2, ("parallel.strategy=distributed_optimizer",)),
         ("debug-moe", 1, ("compute.precision=bf16",)),
+        ("debug-moe", 2, ("parallel.expert=2",)),
     ],
-    ids=["tensor", "pipeline", "distributed-optimizer", "experts"],
+    ids=["tensor", "pipeline", "distributed-optimizer", "experts", "experts-on-two-ranks"],
 )
 def test_a_small_model_trains_with_falling_loss(preset: str, ranks: int, settings: tuple[str, ...], tmp_path: Path) -> None:
     """The records are those of the native trainer."""

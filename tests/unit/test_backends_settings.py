@@ -128,6 +128,13 @@ def test_a_layout_that_does_not_suit_the_ranks_is_refused(tmp_path: Path) -> Non
     assert "2 GPUs are no multiple of tensor x pipeline x context = 4" in error.what
 
 
+def test_experts_on_several_ranks_are_accepted_where_the_ranks_are_not_known(tmp_path: Path) -> None:
+    """The command may be typed on another machine than the one that runs it."""
+    arguments = ("--config", "debug-moe", "backend=megatron", "parallel.expert=2")
+    assert option(program(tmp_path, *arguments), "--expert-model-parallel-size") == "2"
+    assert "expert x pipeline" in refused(tmp_path, *arguments, ranks=1).what
+
+
 def test_the_native_trainer_gets_its_arguments_unchanged(tmp_path: Path) -> None:
     """Without a backend, or with backend=native."""
     for arguments in (("--config", "debug-dense"), ("--config", "debug-dense", "backend=native")):

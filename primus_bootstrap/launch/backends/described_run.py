@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from primus_bootstrap.launch.backends.contract import Run
 from primus_bootstrap.launch.recipes import catalogue, choice
 from primus_bootstrap.launch.recipes.model_shape import Experts, ModelShape
 from primus_bootstrap.launch.recipes.recipe import FULL, Batch, Layout, Recipe, Recompute
-from primus_bootstrap.launch.recipes.validity import problems
+from primus_bootstrap.launch.recipes.validity import expert_tensor, model_ranks, problems
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -126,13 +127,18 @@ def _with_user_values(base: Recipe, stated: Mapping[str, Any], ranks: int) -> Re
         return {ours: stated[name] for name, ours in names.items() if name in stated}
 
     layout = replace(base.layout, **given(_LAYOUT))
-    smallest = layout.tensor * layout.pipeline * layout.context
-    layout = replace(layout, gpus=ranks or max(layout.gpus, smallest))
+    layout = replace(layout, gpus=ranks or max(layout.gpus, _fewest_ranks(replace(base, layout=layout))))
     recompute = replace(base.recompute, **given(_RECOMPUTE))
     if stated.get("compute.recompute_layers") and "compute.recompute" not in stated:
         recompute = replace(recompute, kind=FULL)  # the only kind that has a number of layers
     precision = stated.get("compute.precision", base.precision)
     return replace(base, layout=layout, batch=replace(base.batch, **given(_BATCH)), recompute=recompute, precision=precision)
+
+
+def _fewest_ranks(recipe: Recipe) -> int:
+    """Return the smallest number of ranks that the layout suits."""
+    experts = recipe.layout.expert * recipe.layout.pipeline * expert_tensor(recipe) if recipe.layout.expert > 1 else 1
+    return math.lcm(model_ranks(recipe), experts)
 
 
 def _check(recipe: Recipe, shape: ModelShape, machine: Machine) -> None:

@@ -60,6 +60,17 @@ def install() -> None:
     mode.__enter__()
 
 
+def adjust() -> None:
+    """Replace what Megatron-LM does for tensors on a GPU only. Call it after megatron is imported."""
+    dispatcher: Any = importlib.import_module("megatron.core.transformer.moe.token_dispatcher")
+    dispatcher.maybe_move_tensor_to_cpu = _on_host
+
+
+def _on_host(tensor: Any, as_numpy: bool = False, record_stream: bool = False) -> Any:  # noqa: ARG001, FBT001, FBT002 - Megatron's signature
+    """Return the sizes of an exchange between experts as an array, as Megatron-LM does after a copy from the GPU."""
+    return tensor.numpy() if as_numpy and torch.is_tensor(tensor) else tensor
+
+
 class _CpuMode(TorchFunctionMode):
     """Creates tensors on the CPU that ask for CUDA, and reports the types of CUDA."""
 
@@ -95,6 +106,9 @@ class _Stream:
 
     def query(self) -> bool:
         return True
+
+    def record_event(self, _event: object = None) -> _Stream:
+        return _Stream()
 
     def elapsed_time(self, _other: object) -> float:
         return 0.0

@@ -37,6 +37,8 @@ def train(facts: RunFacts, checkpoints: Path, arguments: list[str]) -> bool:
 
     from workloads.backends.megatron import model  # noqa: PLC0415 - the same
 
+    if cpu_shim.wanted():
+        cpu_shim.adjust()
     _use_compiled_helpers()
     correct_resume()
     early = False
