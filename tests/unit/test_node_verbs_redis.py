@@ -93,3 +93,13 @@ def test_playbook_and_verb_need_the_same_number_of_hosts(count: int) -> None:
 
     assert allowed == (count - 1 >= FAILOVER_HOSTS)
     assert f">= {FAILOVER_HOSTS}" in failover
+
+
+def test_a_host_that_has_left_can_leave_again() -> None:
+    """A run that failed on another host is repeated. The switch of the primary needs a file that the first run removed."""
+    tasks = yaml.safe_load((content.roles_dir() / "redis/tasks/leave.yml").read_text(encoding="utf-8"))
+    (switch,) = [task["ansible.builtin.command"] for task in tasks if "ansible.builtin.command" in task]
+    script = (content.roles_dir() / "redis/templates/switch.sh.j2").read_text(encoding="utf-8")
+
+    assert f". {switch['removes']}\n" in script
+    assert switch["removes"] in tasks[-1]["loop"]
