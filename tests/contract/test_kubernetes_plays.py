@@ -35,10 +35,11 @@ def test_actions_return_failures_that_tasks_evaluate() -> None:
     evaluated: dict[str, Any] = {}
     for path in content.roles_dir().glob("*/tasks/*.yml"):
         for task in tasks_of(path.parts[-3], path.name):
-            evaluated |= {name: path for name in actions if name in task and task.keys() & {"failed_when", "until", "retries"}}
+            names = [name for name in actions if name in task and task.keys() & {"failed_when", "until", "retries"}]
+            evaluated |= {(path.parts[-3], name): path for name in names}
 
-    assert evaluated.keys() >= {"kube_drain", "kube_marks", "kube_node_labels"}
-    assert {name: str(path) for name, path in evaluated.items() if raises(actions[name])} == {}
+    assert evaluated.keys() >= {(role, "kube_nodes") for role in ("kube_drain", "kube_quarantine", "kube_node_labels")}
+    assert {role: str(path) for (role, name), path in evaluated.items() if raises(actions[name])} == {}
 
 
 def raises(action: Path) -> bool:
