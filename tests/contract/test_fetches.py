@@ -42,6 +42,9 @@ EXTRA_VARIABLES: dict[str, dict[str, Any]] = {
     "envoy": {"envoy_source": "upstream", "envoy_version": "1.39.0"},
     "oci_registry": {"oci_registry_source": "upstream", "oci_registry_sha256": SUM},
     "object_store": {"object_store_source": "upstream", "object_store_sha256": SUM},
+    "prometheus": {"prometheus_source": "upstream"},
+    "alertmanager": {"alertmanager_source": "upstream"},
+    "node_exporter": {"node_exporter_source": "upstream"},
     "kube_gateway_api": {"kube_gateway_api_sha256": SUM},
     "container_runtime": {"container_runtime_engine": "docker", "container_runtime_docker_source": "docker"},
 }
@@ -54,7 +57,7 @@ PROGRAM_EXCEPTIONS = {
     # A reset reinstalls packages from the host's own sources.
     "host_origin/module_utils/reset_packages.py",
     # Requests a missing image from a registry of the cluster.
-    "registry_trust/library/registry_containerd_effects.py",
+    "registry_trust/module_utils/registry_trust_containerd.py",
     # Send requests to services of the cluster: the API server, Harbor, Envoy.
     "kube_health/files/kube_health/api_request.py",
     "harbor/module_utils/harbor_api.py",

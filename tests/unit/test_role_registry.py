@@ -246,7 +246,7 @@ def test_engines_are_checked_without_a_registry(monkeypatch: pytest.MonkeyPatch,
 
         params: ClassVar[dict[str, Any]] = {
             "host": "n1", "address": own, "username": "u", "others": [], "policy": "signed", "unsigned_from": [own], "other": None,
-            "digest": "",
+            "digest": "", "containerd": False,
         }  # fmt: skip
 
         def __init__(self, **_: Any) -> None:

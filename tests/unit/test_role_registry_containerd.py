@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.unit.role_module import load_role_module
+from tests.unit.role_module import EndedError, FakeModule, load_role_module
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
 KEEPS: Any = load_role_module("registry_trust", "registry_containerd")
-ASKS: Any = load_role_module("registry_trust", "registry_containerd_effects")
+EFFECTS: Any = load_role_module("registry_trust", "registry_trust_effects")
+ASKS = EFFECTS.registry_trust_containerd
 FOLDER = "/etc/containerd/certs.d"
 DEBIAN = 'version = 2\n\n[plugins]\n  [plugins."io.containerd.grpc.v1.cri".cni]\n    bin_dir = "/usr/lib/cni"\n'
 OWN = {"address": "svc1:5000", "pem": "PEM\n", "username": "cluster", "password": "secret"}
@@ -148,7 +149,7 @@ def test_only_a_successful_login_passes(monkeypatch: pytest.MonkeyPatch, output:
         calls.append(words)
         return 1, output
 
-    host = ASKS.Host("n1", "svc1:5000", call)
+    host = EFFECTS.Host("n1", "svc1:5000", call)
     ASKS.check_cluster_registry(host)
 
     assert (host.verdicts.records[0]["check"], host.verdicts.records[0]["verdict"]) == ("registry_trust.containerd_pull", verdict)
@@ -162,8 +163,25 @@ def test_only_a_successful_login_passes(monkeypatch: pytest.MonkeyPatch, output:
 def test_foreign_registry_must_be_trusted_and_reachable(monkeypatch: pytest.MonkeyPatch, output: str, verdict: str) -> None:
     """A refusal counts as an answer, because rights of the account are unknown."""
     monkeypatch.setattr(ASKS.shutil, "which", lambda _: "/usr/local/bin/crictl")
-    host = ASKS.Host("n1", "", lambda *_: (1, output))
+    host = EFFECTS.Host("n1", "", lambda *_: (1, output))
 
     ASKS.check_others(host, ["harbor.example.com"])
 
     assert [one["verdict"] for one in host.verdicts.records] == [verdict]
+
+
+@pytest.mark.parametrize(
+    ("address", "checks"),
+    [("", ["containerd_trusts"]), ("svc1:5000", ["containerd_pull", "containerd_refuses_missing_authority", "containerd_trusts"])],
+)
+def test_a_node_pushes_nothing(monkeypatch: pytest.MonkeyPatch, address: str, checks: list[str]) -> None:
+    """A node of Kubernetes has no skopeo; the checks of containerd are all."""
+    params = {"host": "n1", "address": address, "others": ["harbor.example.com"], "containerd": True}
+    monkeypatch.setattr(EFFECTS, "AnsibleModule", lambda **_: FakeModule(params))
+    monkeypatch.setattr(EFFECTS, "run", lambda *_: (1, "not found"))
+
+    with pytest.raises(EndedError) as ended:
+        EFFECTS.main()
+
+    assert ended.value.args[0] == "ok"
+    assert [one["check"] for one in ended.value.args[1]["verdicts"]] == [f"registry_trust.{check}" for check in checks]

@@ -1,9 +1,9 @@
 #!/usr/bin/python
-"""Verify what a container host can push and pull, and what it refuses. It reports verdicts.
+"""Verify what a container host, or containerd of a Kubernetes node, can push and pull, and what it refuses. It reports verdicts.
 
-It pushes an image with one small layer, using the host's credentials and CA certificates, and pulls the image of another host by its
-digest, also with the installed runtimes. Then it tries accesses that must be refused. It handles no password: the programs read root's
-own file.
+On a container host it pushes an image with one small layer, using the host's credentials and CA certificates, and pulls the image of
+another host by its digest, also with the installed runtimes. Then it tries accesses that must be refused. It handles no password: the
+programs read root's own file. `containerd` verifies a Kubernetes node instead: module_utils/registry_trust_containerd.py.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ansible.module_utils import registry_trust_containerd
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.registry_trust_host import APPLY, REFUSED, REPOSITORY, Host, last_line, run
 
@@ -223,17 +224,22 @@ def main() -> None:
         argument_spec={
             "host": {"type": "str", "required": True},
             "address": {"type": "str", "required": True},
-            "username": {"type": "str", "required": True},
             "others": {"type": "list", "elements": "str", "required": True},
-            "policy": {"type": "str", "required": True},
-            "unsigned_from": {"type": "list", "elements": "str", "required": True},
+            "containerd": {"type": "bool", "default": False},
+            "username": {"type": "str"},
+            "policy": {"type": "str"},
+            "unsigned_from": {"type": "list", "elements": "str"},
             "other": {"type": "str"},
             "digest": {"type": "str", "default": ""},
         },
+        required_if=[("containerd", False, ("username", "policy", "unsigned_from"))],
         supports_check_mode=True,
     )
     params: Mapping[str, Any] = module.params
     host, digest = Host(params["host"], params["address"], run), ""
+    if params["containerd"]:
+        registry_trust_containerd.check(host, params["others"])
+        host.verdicts.finish(module)
     with tempfile.TemporaryDirectory(prefix="primus-verify-") as name:
         folder = Path(name)
         if params["other"] is not None:

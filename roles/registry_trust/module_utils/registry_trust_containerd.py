@@ -1,5 +1,5 @@
-#!/usr/bin/python
-"""Verify what containerd of a Kubernetes node can pull. It reports verdicts.
+# ruff: noqa: INP001 (Ansible loads it by path)
+"""Verify what containerd of a Kubernetes node can pull.
 
 It requests an image that does not exist. A registry answers `not found` only to an authenticated client, so this proves address, CA
 certificate and credentials with one small request per node. It handles no password: containerd reads its own files.
@@ -10,13 +10,14 @@ from __future__ import annotations
 import shutil
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.registry_trust_host import APPLY, REFUSED, REPOSITORY, Host, last_line, run
+from ansible.module_utils.registry_trust_host import APPLY, REFUSED, REPOSITORY, last_line
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Sequence
+
+    from ansible.module_utils.registry_trust_host import Host
 
 FOLDER = Path("/etc/containerd/certs.d")
 SOCKET = "unix:///run/containerd/containerd.sock"
@@ -61,7 +62,7 @@ def check_cluster_registry(host: Host) -> None:
     host.add_refusal("containerd_refuses_missing_authority", "authority", answer, fix)
 
 
-def check_others(host: Host, others: list[str]) -> None:
+def check_others(host: Host, others: Sequence[str]) -> None:
     """Check that other registries are trusted. The account may not see the image, so a refused login passes too."""
     for address in others:
         _, output = request(host, address)
@@ -72,23 +73,8 @@ def check_others(host: Host, others: list[str]) -> None:
         host.verdicts.add("containerd_trusts", verdict, device=address, found="answers" if verdict == "pass" else "", **facts)
 
 
-def main() -> None:
-    """Run the checks and report the verdicts."""
-    module = AnsibleModule(
-        argument_spec={
-            "host": {"type": "str", "required": True},
-            "address": {"type": "str", "required": True},
-            "others": {"type": "list", "elements": "str", "required": True},
-        },
-        supports_check_mode=True,
-    )
-    params: Mapping[str, Any] = module.params
-    host = Host(params["host"], params["address"], run)
+def check(host: Host, others: Sequence[str]) -> None:
+    """Check the cluster's registry, if there is one, and the others."""
     if host.address:
         check_cluster_registry(host)
-    check_others(host, params["others"])
-    host.verdicts.finish(module)
-
-
-if __name__ == "__main__":
-    main()
+    check_others(host, others)
