@@ -1,7 +1,8 @@
-"""Module `redis_failover`: verdicts on the sentinels of the group `redis`; and the settings of a group that fails over automatically."""
+"""Module `redis_effects`: verdicts on the sentinels of the group `redis`; and the settings of a group that fails over automatically."""
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -9,7 +10,8 @@ import pytest
 from tests.unit.role_module import load_role_module
 from tests.unit.test_role_templates import render
 
-failover: Any = load_role_module("redis", "redis_failover")
+effects: Any = load_role_module("redis", "redis_effects")
+failover: Any = sys.modules["ansible.module_utils.redis_failover_checks"]
 
 ADDRESSES = ["10.0.0.1", "10.0.0.2", "10.0.0.3"]
 STATE = {"plain_port": 0, "tls_port": 0, "memory_mib": 8192, "keys": 0, "answers": True, "follows": "", "files": "none"}
@@ -17,7 +19,7 @@ STATE = {"plain_port": 0, "tls_port": 0, "memory_mib": 8192, "keys": 0, "answers
 
 def verdict_of(check: Any, *arguments: Any) -> tuple[str, str]:
     """Return verdict and reason of a check."""
-    verdicts = failover.Verdicts("redis", "n1")
+    verdicts = effects.Verdicts("redis", "n1")
     check(verdicts, *arguments)
     (record,) = verdicts.records
     return record["verdict"], record.get("reason", "")
@@ -190,3 +192,27 @@ def test_mounts_ask_the_sentinels(sentinels: list[str], authority: str) -> None:
     }
 
     assert authority in render("juicefs", "juicefs.service.j2", **known)
+
+
+def test_a_group_with_failover_gets_all_verdicts() -> None:
+    """Each question goes to the right sentinel and account; the host that is being replaced is not asked."""
+    asked: list[tuple[str, str, str]] = []
+    answers = {"CKQUORUM": "OK 2 usable Sentinels. Quorum", "GET-MASTER-ADDR-BY-NAME": "10.0.0.1\n6379"}
+
+    def ask(address: str, account: str, words: Any) -> str:
+        asked.append((address, account, words[1]))
+        return "NOPERM" if not account and words[1] == "CKQUORUM" else answers[words[1]]
+
+    replies = {"INFO": "role:slave\r\nmaster_host:10.0.0.1\r\n", "CONFIG": "min-replicas-to-write\n1"}
+    verdicts = effects.Verdicts("redis", "n2")
+    sentinel = {"name": "primary", "account": "primus", "address": "10.0.0.2", "addresses": ADDRESSES, "leaving": "10.0.0.3", "port": 1}
+    failover.check_failover(verdicts, sentinel, ask, lambda *words: replies[words[0]])
+
+    found = {record["check"].removeprefix("redis.failover."): record["verdict"] for record in verdicts.records}
+    assert found == dict.fromkeys(("quorum", "one_primary", "role", "refuses_no_password", "needs_replica"), "pass")
+    assert asked == [
+        ("10.0.0.2", "primus", "CKQUORUM"),
+        ("10.0.0.1", "", "GET-MASTER-ADDR-BY-NAME"),
+        ("10.0.0.2", "", "GET-MASTER-ADDR-BY-NAME"),
+        ("10.0.0.2", "", "CKQUORUM"),
+    ]

@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""Verify a Redis server: access, durability, free space, backups, replication and TLS. It changes nothing and reports verdicts.
+"""Verify a Redis server: access, durability, free space, backups, replication, TLS and automatic failover. It changes nothing.
 
 The password is read on the host from a file that only root can read, and passed to redis-cli in its environment, never as an argument.
 """
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.redis_connection import AUTH_ERRORS, CALL_S, plain_clients, redis_cli
+from ansible.module_utils.redis_failover_checks import check_failover, make_ask
 from ansible.module_utils.unit_properties import unit_properties
 from ansible.module_utils.verdict_records import Verdicts
 
@@ -240,8 +241,21 @@ def read_password(path: str) -> str:
     return Path(path).read_text(encoding="utf-8").strip().partition("=")[2]
 
 
+def check_sentinels(server: Server, sentinel: Mapping[str, Any], ca_file: str) -> None:
+    """Check that the sentinels of the group can replace its primary."""
+    tls = ["--tls", "--cacert", ca_file] if ca_file else []
+    check_failover(server.verdicts, sentinel, make_ask(sentinel["port"], tls, {sentinel["account"]: server.password}), server.command)
+
+
 def main() -> None:
     """Run all checks and report the verdicts."""
+    text = {"type": "str", "required": True}
+    sentinel = {
+        **dict.fromkeys(("address", "name", "account"), text),
+        "addresses": {"type": "list", "elements": "str", "required": True},
+        "leaving": {"type": "str", "default": ""},
+        "port": {"type": "int", "required": True},
+    }
     module = AnsibleModule(
         argument_spec={
             "host": {"type": "str", "required": True},
@@ -253,6 +267,7 @@ def main() -> None:
             "backup_dir": {"type": "path", "required": True},
             "keep_old_password": {"type": "bool", "default": False},
             "least_days": {"type": "int", "default": 30},
+            "sentinel": {"type": "dict", "options": sentinel},  # of a group that fails over automatically
         },
         supports_check_mode=True,
     )
@@ -271,6 +286,8 @@ def main() -> None:
     check_plain_port(server, tls=bool(params["ca_file"]), users=plain_clients)
     if params["ca_file"]:
         check_certificate(server, lambda: certificate_ends(params["port"], params["ca_file"]), params["least_days"], time.time())
+    if params["sentinel"]:
+        check_sentinels(server, params["sentinel"], params["ca_file"])
     server.verdicts.finish(module)
 
 

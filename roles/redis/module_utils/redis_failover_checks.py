@@ -1,21 +1,20 @@
-#!/usr/bin/python
-"""Verify that the sentinels of a group of Redis hosts can replace its primary. It changes nothing and reports verdicts.
+# ruff: noqa: INP001 - Ansible gives it its package: ansible.module_utils
+"""Verify that the sentinels of a group of Redis hosts can replace its primary. It changes nothing.
 
-No collection has a module for Sentinel. The password is read on the host and passed to redis-cli in its environment.
+No collection has a module for Sentinel.
 """
 
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.redis_connection import redis_cli
-from ansible.module_utils.verdict_records import Verdicts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+
+    from ansible.module_utils.verdict_records import Verdicts
 
     # Sends a command to the sentinel at an address, as an account (empty: without a password), and returns the answer.
     Ask = Callable[[str, str, Sequence[str]], str]
@@ -101,37 +100,19 @@ def make_ask(port: int, tls: Sequence[str], passwords: dict[str, str]) -> Ask:
     return ask
 
 
-def main() -> None:
-    """Run all checks and report the verdicts."""
-    strings = ("host", "address", "ca_file", "name", "account")
-    module = AnsibleModule(
-        argument_spec={
-            **{name: {"type": "str", "required": True} for name in strings},
-            "addresses": {"type": "list", "elements": "str", "required": True},
-            "leaving": {"type": "str", "default": ""},
-            "port": {"type": "int", "required": True},
-            "redis_port": {"type": "int", "required": True},
-            "env_file": {"type": "path", "required": True},
-        },
-        supports_check_mode=True,
-    )
-    params: dict[str, Any] = module.params
-    try:
-        password = Path(params["env_file"]).read_text(encoding="utf-8").strip().partition("=")[2]
-    except OSError as error:
-        module.fail_json(msg=f"Redis is not set up on this host: {error}. Fix: primus-bootstrap apply hosts.yaml --phase storage")
-    tls = ["--tls", "--cacert", params["ca_file"]] if params["ca_file"] else []
-    ask = make_ask(params["port"], tls, {params["account"]: password})
-    name, own, account = params["name"], params["address"], params["account"]
+def check_failover(verdicts: Verdicts, sentinel: Mapping[str, Any], ask: Ask, redis: Callable[..., str]) -> None:
+    """Check the sentinels of the group.
 
-    def redis(*words: str) -> str:
-        answer: str = redis_cli([["-p", str(params["redis_port"]), *tls]], password, words)
-        return answer
-
-    verdicts = Verdicts("redis", params["host"])
+    Args:
+        verdicts: Gets the records.
+        sentinel: The option `sentinel` of the module redis_effects.
+        ask: Sends a command to a sentinel.
+        redis: Sends a command to this host's Redis.
+    """
+    name, own, account = sentinel["name"], sentinel["address"], sentinel["account"]
+    group: list[str] = sentinel["addresses"]
+    staying = [address for address in group if address != sentinel["leaving"]]
     ckquorum = ["SENTINEL", "CKQUORUM", name]
-    group: list[str] = params["addresses"]
-    staying = [address for address in group if address != params["leaving"]]
     check_quorum(verdicts, lambda: ask(own, account, ckquorum), len(staying), time.sleep, len(group) - len(staying))
     question = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", name]
     answers = {address: ask(address, "", question).partition("\n")[0].strip() for address in staying}
@@ -139,8 +120,3 @@ def main() -> None:
     check_role(verdicts, own, answers.get(own, ""), parse_role(redis("INFO", "replication")))
     check_access(verdicts, ask(own, "", ckquorum))
     check_acknowledgement(verdicts, (redis("CONFIG", "GET", "min-replicas-to-write").split() or [""])[-1], len(group))
-    verdicts.finish(module)
-
-
-if __name__ == "__main__":
-    main()
