@@ -8,9 +8,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import bcrypt
 import pytest
 import yaml
+from ansible.parsing.dataloader import DataLoader
+from ansible.template import Templar, trust_as_template
 
 from primus_bootstrap import content
+from tests.role_variables import trusted, variable
 from tests.unit.role_module import load_file, load_role_module
+from tests.unit.test_role_templates import render
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +29,7 @@ def load(role: str, part: str) -> ModuleType:
 
 
 HASHES = load_file(content.plugins_dir() / "filter" / "web_password.py")
-EFFECTS = load("oci_registry", "library/oci_registry_effects.py")
+EFFECTS: Any = load_role_module("oci_registry", "oci_registry_effects")
 TRUST = load("registry_trust", "filter_plugins/registry_trust.py")
 CREDENTIALS = load("registry_trust", "library/registry_credentials.py")
 PULLS: Any = load_role_module("registry_trust", "registry_trust_effects")
@@ -47,6 +51,48 @@ def test_settings_of_both_storages_are_complete() -> None:
     assert set(variables["_oci_registry_s3"]) == {"bucket", "region", "regionendpoint", "rootdirectory", "accesskey", "secretkey", "secure"}
     assert variables["_oci_registry_storage_common"]["delete"] == {"enabled": True}
     assert "rejectattr('value', 'equalto', '')" in variables["_oci_registry_storages"]["s3"]["s3"]
+
+
+STORE = {"oci_registry_object_store_names": ["st1", "10.0.0.1", "object-store"], "oci_registry_object_store_ca_file": "/ca/ca.crt"}
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "more", "source"),
+    [
+        ("https://object-store:8333", {}, "/ca/ca.crt"),
+        ("https://10.0.0.1:8333", {}, "/ca/ca.crt"),
+        ("https://s3.example.com", {}, ""),
+        ("", {}, ""),
+        ("https://object-store:8333", {"oci_registry_storage": "filesystem"}, ""),
+        ("https://s3.example.com", {"oci_registry_s3_ca_file": "site.crt"}, "/site/site.crt"),
+    ],
+)
+def test_registry_trusts_the_authority_of_its_s3_endpoint(endpoint: str, more: dict[str, str], source: str) -> None:
+    """The cluster's authority for the group object_store, or the site's; a collection of garbage trusts it too."""
+    values = {"oci_registry_storage": "s3", "oci_registry_s3_endpoint_url": endpoint, "inventory_dir": "/site", **STORE, **more}
+    units = [render("oci_registry", name, item={"readonly": False}, **values) for name in ("docker-registry.service.j2", "gc.service.j2")]
+
+    assert variable("oci_registry", "_oci_registry_s3_ca_source", {"os_family": "Debian", "architecture": "x86_64"}, **values) == source
+    assert ["Environment=SSL_CERT_FILE=/etc/docker/registry/s3-ca.crt" in unit for unit in units] == [source != ""] * 2
+    assert ("server.pem /etc/systemd/system/docker-registry.service /etc/docker/registry/s3-ca.crt" in units[0]) == (source != "")
+
+
+def test_playbook_passes_names_and_authority_of_the_object_store() -> None:
+    """Without the group there are none."""
+    passed = trusted(yaml.safe_load((content.playbooks_dir() / "vars/oci_registry.yml").read_text(encoding="utf-8")))
+    hosts = {"st1": {"ansible_host": "10.0.0.1"}, "st2": {"ansible_host": "192.0.2.2", "ip": "10.0.0.2"}}
+    known = {"host_certificate_ca_folder": "/site/ca", "hostvars": hosts}
+    template = trust_as_template("{{ [oci_registry_object_store_names | sort, oci_registry_object_store_ca_file] }}")
+    with_store = Templar(
+        loader=DataLoader(), variables={**passed, **known, "groups": {"object_store": ["st1", "st2"], "oci_registry": ["n1"]}}
+    )
+    without = Templar(loader=DataLoader(), variables={**passed, **known, "groups": {"oci_registry": ["n1"]}})
+
+    assert with_store.template(template) == [
+        ["10.0.0.1", "10.0.0.2", "192.0.2.2", "object-store", "st1", "st2"],
+        "/site/ca/ca.crt",
+    ]
+    assert without.template(template) == [[], ""]
 
 
 class Fake:
