@@ -31,7 +31,7 @@ from tests.waiting import until
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-redis_password: Any = load_role_module("redis", "redis_password")
+redis_settings: Any = load_role_module("redis", "redis_settings")
 sentinel_password: Any = load_role_module("redis", "sentinel_password")
 redis_settings: Any = load_role_module("redis", "redis_settings")
 connection: Any = sys.modules["ansible.module_utils.redis_connection"]
@@ -169,7 +169,7 @@ class RedisHost:
         old, self.known["redis_password"] = self.known["redis_password"], password
         self.write("password.conf", f"requirepass {password}\nmasterauth {password}\n")
         self.write("client.env", f"REDISCLI_AUTH={password}\n")
-        redis_password.add(self._call(self.redis), password, old, self.folder / "applied", check=False)
+        redis_settings.add_password(self._call(self.redis), password, old, self.folder / "applied", check=False)
         self.write("sentinel-settings.conf", render("redis", "sentinel-settings.conf.j2", **self.known))
 
     def give_sentinel_password(self, action: str) -> bool:
@@ -182,7 +182,7 @@ class RedisHost:
     def remove_old_password(self) -> bool:
         """Remove every other password than the one in the files, and close older connections."""
         age_s = time.time() - (self.folder / "client.env").stat().st_mtime
-        return bool(redis_password.remove_old(self._call(self.redis), self.known["redis_password"], age_s, check=False))
+        return bool(redis_settings.remove_old_password(self._call(self.redis), self.known["redis_password"], age_s, check=False))
 
     def sign_certificate(self, authority: Path) -> None:
         """Sign a new certificate, and make Redis load it, as the role does."""

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.unit.role_module import load_role_module
+from tests.unit.role_module import EndedError, FakeModule, load_role_module
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-module: Any = load_role_module("redis", "redis_password")
+module: Any = load_role_module("redis", "redis_settings")
 NEW, FORMER = "new-password-0001", "former-password-1"
 
 
@@ -49,10 +49,10 @@ def test_both_passwords_work_until_the_old_one_is_removed(tmp_path: Path) -> Non
     server, applied = Server(FORMER), tmp_path / "applied"
     applied.touch()
 
-    assert [module.add(server.call, NEW, FORMER, applied, check=False) for _ in range(2)] == [True, False]
+    assert [module.add_password(server.call, NEW, FORMER, applied, check=False) for _ in range(2)] == [True, False]
     assert server.passwords == [FORMER, NEW]
     assert server.masterauth == NEW
-    assert [module.remove_old(server.call, NEW, 60.0, check=False) for _ in range(2)] == [True, False]
+    assert [module.remove_old_password(server.call, NEW, 60.0, check=False) for _ in range(2)] == [True, False]
     assert server.passwords == [NEW]
     assert list(server.clients) == ["4"]
     assert applied.exists(), "no restart is needed"
@@ -72,8 +72,8 @@ def test_interrupted_run_is_completed(tmp_path: Path) -> None:
             return server.call(password, line)
 
         with pytest.raises(KeyboardInterrupt):
-            module.add(call, NEW, FORMER, tmp_path / "applied", check=False)
-        assert module.add(server.call, NEW, FORMER, tmp_path / "applied", check=False)
+            module.add_password(call, NEW, FORMER, tmp_path / "applied", check=False)
+        assert module.add_password(server.call, NEW, FORMER, tmp_path / "applied", check=False)
         assert (server.passwords, server.masterauth) == ([FORMER, NEW], NEW)
 
 
@@ -82,21 +82,21 @@ def test_server_that_rejects_both_is_restarted(tmp_path: Path) -> None:
     applied = tmp_path / "applied"
     applied.touch()
 
-    assert module.add(Server("another").call, NEW, FORMER, applied, check=False)
+    assert module.add_password(Server("another").call, NEW, FORMER, applied, check=False)
     assert not applied.exists()
 
 
 @pytest.mark.parametrize("answer", ["", "LOADING Redis is loading the dataset in memory"])
 def test_unreachable_server_is_not_changed(tmp_path: Path, answer: str) -> None:
     """A stopped or loading server reads the password from its file."""
-    assert not module.add(lambda _password, _line: answer, NEW, FORMER, tmp_path / "applied", check=False)
+    assert not module.add_password(lambda _password, _line: answer, NEW, FORMER, tmp_path / "applied", check=False)
 
 
 def test_check_mode_changes_no_password(tmp_path: Path) -> None:
     """It reports a pending change."""
     server = Server(FORMER)
 
-    assert module.add(server.call, NEW, FORMER, tmp_path / "applied", check=True)
+    assert module.add_password(server.call, NEW, FORMER, tmp_path / "applied", check=True)
     assert server.passwords == [FORMER]
 
 
@@ -113,3 +113,24 @@ def test_settings_are_read_with_their_includes(tmp_path: Path) -> None:
     found = module.read_settings(tmp_path / "redis.conf")
 
     assert (found["port"], found["requirepass"]) == ("7000", NEW)
+
+
+@pytest.mark.parametrize(("action", "line"), [("add_password", "PING"), ("remove_old_password", "ACL GETUSER default")])
+def test_passwords_are_sent_on_standard_input(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, action: str, line: str) -> None:
+    """The action reads the new password from redis.conf; other users can read the arguments of redis-cli."""
+    (tmp_path / "redis.conf").write_text(f"requirepass {NEW}\nport 0\ntls-port 6380\n", encoding="utf-8")
+    (tmp_path / "client.env").write_text(f"REDISCLI_AUTH={FORMER}\n", encoding="utf-8")
+    sent: list[Any] = []
+
+    def redis_cli(options: Any, password: str, arguments: Any = (), stdin: str = "") -> str:
+        sent.append((options[0][-1], password, list(arguments), stdin))
+        return "PONG" if stdin == "PING" else hashlib.sha256(NEW.encode()).hexdigest()
+
+    params = {"action": action, "config": str(tmp_path / "redis.conf"), "client_env": str(tmp_path / "client.env"), "applied": "/none"}
+    monkeypatch.setattr(module, "AnsibleModule", lambda **_: FakeModule({**params, "previous_ports": [0, 0]}))
+    monkeypatch.setattr(module, "redis_cli", redis_cli)
+    with pytest.raises(EndedError) as ended:
+        module.main()
+
+    assert ended.value.args == ("ok", {"changed": False})
+    assert sent == [("6380", NEW, [], line)]
