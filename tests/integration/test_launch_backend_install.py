@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from primus_bootstrap.core.errors import PlanError, RunError
+from primus_bootstrap.core.errors import PlanError, RunError, UsageError
 from primus_bootstrap.launch.backends import environments, install
 from primus_bootstrap.launch.backends.registry import backend
 
@@ -64,7 +64,7 @@ def test_an_environment_is_installed_once_and_replaced_if_the_list_changes(tmp_p
     assert environments.find(Tiny(), where).state == environments.OTHER_PACKAGES  # type: ignore[arg-type]
     with pytest.raises(RunError, match="pip failed"):
         install.install(Tiny(), where, choices, said.append)  # type: ignore[arg-type]
-    assert [path.name for path in where.iterdir()] == ["tiny-1.0"]
+    assert sorted(path.name for path in where.iterdir()) == [".tiny-1.0.lock", "tiny-1.0"]
     assert environments.find(Tiny(), where).state == environments.OTHER_PACKAGES  # type: ignore[arg-type]
 
 
@@ -85,4 +85,49 @@ def test_amd_hosts_need_an_index_or_a_python_with_torch(tmp_path: Path, monkeypa
 
     with pytest.raises(PlanError, match="this host has AMD GPUs"):
         install.install(Tiny(), tmp_path / "backends", install.Choices(python=sys.executable, gpu_vendor="amd"), print)  # type: ignore[arg-type]
-    assert list((tmp_path / "backends").iterdir()) == []
+    assert [path.name for path in (tmp_path / "backends").iterdir()] == [".tiny-1.0.lock"]
+
+
+def test_the_folder_of_a_killed_installation_is_removed_by_the_next_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not while its process lives: the second installation is an error. Folders of other environments stay."""
+    monkeypatch.setattr(environments, "packages", lambda _backend: f"{NAME}==1.0 --hash=sha256:{wheel(tmp_path)}\n")
+    where, choices = tmp_path / "backends", install.Choices(python=sys.executable, source=str(tmp_path))
+    where.mkdir()
+    (where / ".tiny-1.01.abcd").mkdir()
+    code = (
+        "import sys, pathlib; from primus_bootstrap.launch.backends import unfinished\n"
+        f"with unfinished.folder(pathlib.Path({str(where)!r}, 'tiny-1.0')) as path:\n"
+        "    path.joinpath('half').touch(); print(path.name, flush=True); sys.stdin.read()\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        left = other.stdout.readline().strip()
+        with pytest.raises(PlanError, match="another process installs"):
+            install.install(Tiny(), where, choices, print)  # type: ignore[arg-type]
+        assert (where / left / "half").exists()
+        other.kill()
+    assert (where / left).exists()
+
+    assert install.install(Tiny(), where, choices, print).state == environments.OK  # type: ignore[arg-type]
+    assert sorted(path.name for path in where.iterdir()) == [".tiny-1.0.lock", ".tiny-1.01.abcd", "tiny-1.0"]
+
+
+def test_a_backend_can_need_one_release_of_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names it."""
+    monkeypatch.setattr(environments, "packages", lambda _backend: "# python 3.99\n")
+
+    with pytest.raises(UsageError, match=r"the backend needs 3\.99") as raised:
+        install.install(Tiny(), tmp_path / "backends", install.Choices(python=sys.executable), print)  # type: ignore[arg-type]
+    assert raised.value.fix == "pass --python with a Python 3.99"
+
+
+def test_packages_for_the_gpus_of_the_nodes_are_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those for other GPUs are not."""
+    digest = wheel(tmp_path)
+    lines = ("# needs amd none-such-amd==1", f"# needs nvidia {NAME}==1.0", f"{NAME}==1.0 --hash=sha256:{digest}")
+    monkeypatch.setattr(environments, "packages", lambda _backend: "\n".join(lines) + "\n")
+    said = list[str]()
+    choices = install.Choices(python=sys.executable, source=str(tmp_path), gpu_vendor="nvidia")
+
+    assert install.install(Tiny(), tmp_path / "backends", choices, said.append).state == environments.OK  # type: ignore[arg-type]
+    assert f"install {NAME}==1.0" in said

@@ -1,39 +1,43 @@
 """Install the environment of a backend with pip, from a list of pinned packages with hashes.
 
-torch and triton are not in the list, because they depend on the GPUs. They are those of the Python that creates the environment, if it has
-them (as in the images of the vendors); otherwise pip installs the releases that the list names, from `torch_index` or pip's own index.
+What depends on the GPUs is not in the list, such as torch, triton and the plug-ins of JAX. torch is the one of the Python that creates the
+environment, if it has one (as in the images of the vendors). Otherwise pip installs the releases that the list names in its comments:
+
+    # python 3.12                                   the environment needs this release of Python
+    # needs torch==2.13.0                           from `torch_index` or pip's own index
+    # needs amd jax-rocm7-plugin==0.12.0            only for these GPUs
 """
 
 from __future__ import annotations
 
 import json
-import shutil
-import tempfile
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.core.atomic_files import write_atomic
 from primus_bootstrap.core.commands import run_command
 from primus_bootstrap.core.errors import PlanError, RunError, UsageError
-from primus_bootstrap.launch.backends import environments
+from primus_bootstrap.launch.backends import environments, unfinished
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
     from primus_bootstrap.launch.backends.contract import Backend
     from primus_bootstrap.launch.backends.environments import Found
 
 _TORCH_FOLDER = "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0].rpartition('/')[0])"
-_NEEDS = "# needs "  # the lines of the list with the releases that are not pinned by hash
+_NEEDS, _PYTHON = "# needs ", "# python "
+_OF_TORCH = ("torch", "triton")  # pip's own ones are for NVIDIA GPUs
+_LEAST_PYTHON = "3.11"
 _VENV_S, _PIP_S = 300, 3600
 _VERSION = "import sys; print('%d.%d' % sys.version_info[:2])"
 
 
 @dataclass(frozen=True)
 class Choices:
-    """How to install. `source` is a folder with all packages, for a machine without network."""
+    """How to install. `source` is a folder with all packages, for a machine without network. `gpu_vendor` is amd, nvidia or empty."""
 
     python: str = "python3"
     torch_index: str = ""
@@ -52,27 +56,26 @@ def install(backend: Backend, where: Path, choices: Choices, show: Callable[[str
         show(f"{found.path} is installed")
         return found
     where.mkdir(parents=True, exist_ok=True)
-    building = Path(tempfile.mkdtemp(prefix=f".{backend.name}-{backend.version}.", dir=where))
-    building.chmod(0o755)
-    try:
-        _build(backend, building, found.path, choices, show)
-        _put(building, found.path)
-    finally:
-        shutil.rmtree(building, ignore_errors=True)
+    with unfinished.folder(found.path) as building:
+        if environments.find(backend, where).state != environments.OK:  # another process may have installed it since
+            _build(backend, building, found.path, choices, show)
+            _put(building, found.path)
     return environments.find(backend, where)
 
 
 def _build(backend: Backend, building: Path, final: Path, choices: Choices, show: Callable[[str], None]) -> None:
-    version = _python_version(choices.python)
+    lines = environments.packages(backend).splitlines()
+    version = _python_version(choices.python, next((line[len(_PYTHON) :] for line in lines if line.startswith(_PYTHON)), ""))
     show(f"create {final} with {choices.python} {version}")
     _run([choices.python, "-m", "venv", str(building)], _VENV_S, "python -m venv", "install the package python3-venv")
     python = str(building / "bin" / "python")
-    own_torch = _output([choices.python, "-c", _TORCH_FOLDER])
+    needed = _needed(lines, choices.gpu_vendor)
+    own_torch = _output([choices.python, "-c", _TORCH_FOLDER]) if "torch" in needed else ""
     source = ["--no-index", "--find-links", choices.source] if choices.source else []
     if own_torch:  # also that of a virtual environment, as in AMD's images, which --system-site-packages does not add
         show(f"use torch in {own_torch}")
         (building / "lib" / f"python{version}" / "site-packages" / "torch-of-the-base.pth").write_text(f"{own_torch}\n", "utf-8")
-    _install_needed(backend, python, source, choices, show)
+    _install_needed(needed, python, source, choices, show)
     show(f"install the packages of {backend.name} {backend.version}")
     listed = building / "packages.txt"
     listed.write_text(environments.packages(backend), "utf-8")
@@ -82,18 +85,27 @@ def _build(backend: Backend, building: Path, final: Path, choices: Choices, show
     _record(backend, building, choices.python, version)
 
 
-def _install_needed(backend: Backend, python: str, source: Sequence[str], choices: Choices, show: Callable[[str], None]) -> None:
-    """Install torch and what comes with it, unless the environment has it."""
-    lines = environments.packages(backend).splitlines()
-    for release in (line[len(_NEEDS) :].strip() for line in lines if line.startswith(_NEEDS)):
-        name = release.partition("==")[0]
+def _needed(lines: Sequence[str], gpu_vendor: str) -> dict[str, str]:
+    """Return the releases that the comments of a list name for these GPUs, by package."""
+    found: dict[str, str] = {}
+    for line in lines:
+        if line.startswith(_NEEDS):
+            *vendor, release = line[len(_NEEDS) :].split()
+            if not vendor or vendor == [gpu_vendor]:
+                found[release.partition("==")[0].partition("[")[0]] = release
+    return found
+
+
+def _install_needed(needed: Mapping[str, str], python: str, source: Sequence[str], choices: Choices, show: Callable[[str], None]) -> None:
+    """Install what depends on the GPUs, unless the environment has it."""
+    for name, release in needed.items():
         if _installed(python, name):
             continue
-        if choices.gpu_vendor == "amd" and not choices.torch_index and not source:
+        if name in _OF_TORCH and choices.gpu_vendor == "amd" and not choices.torch_index and not source:
             fix = "pass --python with the Python of AMD's image, or --torch-index with the index of torch for this ROCm release"
             raise PlanError(f"this host has AMD GPUs, and pip's {name} is for NVIDIA GPUs", fix=fix)
         show(f"install {release}")
-        index = ["--index-url", choices.torch_index] if choices.torch_index else []
+        index = ["--index-url", choices.torch_index] if choices.torch_index and name in _OF_TORCH else []
         _pip(python, [*index, *source, release])
 
 
@@ -102,12 +114,15 @@ def _installed(python: str, package: str) -> str:
     return _output([python, "-c", f"from importlib.metadata import version; print(version({package!r}))"])
 
 
-def _python_version(python: str) -> str:
+def _python_version(python: str, only: str) -> str:
+    """Return the release of a Python, such as 3.12. `only` is the release that the backend needs, if there is just one."""
     found = _output([python, "-c", _VERSION])
+    wanted = only or f"{_LEAST_PYTHON} or newer"
     if not found:
-        raise UsageError(f"{python} cannot be run", fix="pass --python with a Python 3.11 or newer")
-    if tuple(map(int, found.split("."))) < (3, 11):
-        raise UsageError(f"{python} is Python {found}, and the backends need 3.11 or newer", fix="pass --python with a newer one")
+        raise UsageError(f"{python} cannot be run", fix=f"pass --python with a Python {wanted}")
+    old = tuple(map(int, found.split("."))) < tuple(map(int, _LEAST_PYTHON.split(".")))
+    if found != only if only else old:
+        raise UsageError(f"{python} is Python {found}, and the backend needs {wanted}", fix=f"pass --python with a Python {wanted}")
     return found
 
 
@@ -166,9 +181,5 @@ def _record(backend: Backend, building: Path, python: str, version: str) -> None
 def _put(building: Path, final: Path) -> None:
     """Give the environment its name. An older one is moved away first; runs that use it keep their open files."""
     if final.exists():
-        old = Path(tempfile.mkdtemp(prefix=f".{final.name}.old-", dir=final.parent))
-        final.rename(old / "environment")
-        building.rename(final)
-        shutil.rmtree(old, ignore_errors=True)
-    else:
-        building.rename(final)
+        final.rename(unfinished.new_folder(final) / "environment")
+    building.rename(final)

@@ -55,6 +55,8 @@ def _parser(verb: str) -> OptionParser:
         parser.add_argument("name", help="name of the backend")
         parser.add_argument("--python", default="python3", help="Python that creates the environment; its torch is used if it has one")
         parser.add_argument("--torch-index", default="", metavar="URL", help="package index of torch for the GPUs of the nodes")
+        gpus = "GPUs of the nodes; default: those of this host"
+        parser.add_argument("--gpus", choices=("amd", "nvidia", "none"), default="", help=gpus)
         source = "folder with all packages, for a machine without network"
         parser.add_argument("--from", dest="source", default="", metavar="DIR", help=source)
     elif verb == "check":
@@ -63,7 +65,8 @@ def _parser(verb: str) -> OptionParser:
 
 
 def _install(options: Namespace, where: Path) -> int:
-    choices = install.Choices(options.python, options.torch_index, options.source, found_gpus(Path("/")).vendor)
+    vendor = options.gpus or found_gpus(Path("/")).vendor
+    choices = install.Choices(options.python, options.torch_index, options.source, "" if vendor == "none" else vendor)
     found = install.install(backend(options.name), where, choices, _show)
     _print([found], as_json=options.json)
     return 0
