@@ -47,9 +47,22 @@ def test_kernel_parameter_is_set_now_and_at_boot(tmp_path: Path) -> None:
     tuning.set_sysctls(second, {"vm.max_map_count": 1048576})
 
     assert kernel.read_text() == "1048576"
-    assert (tmp_path / "etc/sysctl.d/90-primus.conf").read_text() == tuning.HEADER + "vm.max_map_count = 1048576\n"
+    assert (tmp_path / "etc/sysctl.d/99-zz-primus.conf").read_text() == tuning.HEADER + "vm.max_map_count = 1048576\n"
     assert outcomes(first) == {"sysctl.vm.max_map_count": "pass"}
     assert (len(first.diffs), second.diffs) == (2, [])
+
+
+def test_kernel_parameters_are_read_last_at_boot(tmp_path: Path) -> None:
+    """The boot reads the files by name, and the last file wins. The file of an earlier version is removed."""
+    put(tmp_path, "/proc/sys/fs/protected_fifos", "1\n")
+    put(tmp_path, "/usr/lib/sysctl.d/99-protect-links.conf", "fs.protected_fifos = 1\n")
+    put(tmp_path, "/etc/sysctl.d/99-sysctl.conf", "fs.protected_fifos = 0\n")
+    put(tmp_path, "/etc/sysctl.d/90-primus.conf", "fs.protected_fifos = 2\n")
+    tuning.set_sysctls(make_host(tmp_path), {"fs.protected_fifos": 2})
+    files = [*tmp_path.glob("usr/lib/sysctl.d/*"), *tmp_path.glob("etc/sysctl.d/*")]
+
+    assert "fs.protected_fifos = 2\n" in max(files, key=lambda file: file.name).read_text()
+    assert len(files) == 3
 
 
 def test_white_space_between_numbers_is_ignored(tmp_path: Path) -> None:
@@ -59,7 +72,7 @@ def test_white_space_between_numbers_is_ignored(tmp_path: Path) -> None:
     tuning.set_sysctls(host, {"net.ipv4.tcp_rmem": "4096 131072 6291456"})
 
     assert outcomes(host) == {"sysctl.net.ipv4.tcp_rmem": "pass"}
-    assert [diff["after_header"] for diff in host.diffs] == ["/etc/sysctl.d/90-primus.conf"]
+    assert [diff["after_header"] for diff in host.diffs] == ["/etc/sysctl.d/99-zz-primus.conf"]
 
 
 def test_container_does_not_change_the_shared_kernel(tmp_path: Path) -> None:
@@ -85,7 +98,7 @@ def test_container_does_not_change_the_shared_kernel(tmp_path: Path) -> None:
         "podman" in record["reason"] or "no net.core" in record["reason"] for record in host.verdicts if record["verdict"] == "skipped"
     )
     assert (kernel.read_text(), own.read_text(), pages.read_text()[:8]) == ("65530\n", "65535", "always [")
-    assert (tmp_path / "etc/sysctl.d/90-primus.conf").read_text() == tuning.HEADER + "net.core.somaxconn = 65535\n"
+    assert (tmp_path / "etc/sysctl.d/99-zz-primus.conf").read_text() == tuning.HEADER + "net.core.somaxconn = 65535\n"
     assert not (tmp_path / "etc/tmpfiles.d/90-primus.conf").exists()
     assert host.run.calls == []
 
@@ -211,8 +224,20 @@ def test_swap_is_disabled_now_and_at_boot(tmp_path: Path) -> None:
         "# off by primus-bootstrap: UUID=2\tnone\tswap\tsw 0 0",
         "#UUID=3 none swap sw 0 0",
     ]
-    assert host.run.calls == ["swapoff -a"]
+    assert "swapoff -a" in host.run.calls
     assert outcomes(host) == {"swap": "pass"}
+
+
+def test_swap_units_do_not_start_at_the_next_boot(tmp_path: Path) -> None:
+    """Swap partitions that systemd finds by itself and units of an administrator are not in /etc/fstab: their target is masked."""
+    put(tmp_path, "/proc/swaps", "Filename\tType\n")
+    host = make_host(tmp_path, answers={"systemctl show": (0, "LoadState=loaded\nActiveState=active")})
+    tuning.turn_swap_off(host, True)  # noqa: FBT003
+    masked = make_host(tmp_path, answers={"systemctl show": (0, "LoadState=masked\nActiveState=inactive")})
+    tuning.turn_swap_off(masked, True)  # noqa: FBT003
+
+    assert host.run.calls[1:] == ["systemctl stop swap.target", "systemctl mask swap.target"]
+    assert (masked.run.calls[1:], masked.diffs, outcomes(masked)) == ([], [], {"swap": "pass"})
 
 
 def test_failed_swapoff_has_its_cause(tmp_path: Path) -> None:

@@ -30,6 +30,8 @@ HEADER = "# Ansible managed: role baseline of primus-bootstrap; changes by hand 
 NAMESPACED_KEYS = ("net.", "kernel.shm", "kernel.msg", "kernel.sem", "fs.mqueue.")
 # Missing if the kernel was built or started without the feature.
 OPTIONAL_KEYS = ("kernel.numa_balancing", "net.ipv6.")
+# Read after 99-sysctl.conf, and after 99-protect-links.conf, in which Debian 12 and Ubuntu set fs.protected_fifos.
+SYSCTL_FILE = "/etc/sysctl.d/99-zz-primus.conf"
 CAP_SYS_TIME = 25  # include/uapi/linux/capability.h
 
 
@@ -94,7 +96,8 @@ def set_sysctls(host: Host, wanted: Mapping[str, Any]) -> None:
         skip = absent or ("" if key.startswith(NAMESPACED_KEYS) else host.machine_reason("the kernel"))
         if set_kernel_value(host, check, [path], str(value), skip=skip):
             persistent.append(f"{key} = {value}")
-    host.write("/etc/sysctl.d/90-primus.conf", managed_text(persistent))
+    host.write(SYSCTL_FILE, managed_text(persistent))
+    host.write("/etc/sysctl.d/90-primus.conf", "")  # its earlier name
 
 
 def set_sysfs(host: Host, settings: Sequence[Mapping[str, str]]) -> None:
@@ -178,7 +181,11 @@ def set_limits(host: Host, limits: Mapping[str, Mapping[str, int]], may: Callabl
 
 
 def turn_swap_off(host: Host, off: bool) -> None:  # noqa: FBT001 - one signature for all setters
-    """Turn every swap area off, now and in /etc/fstab; do nothing if `off` is false."""
+    """Turn every swap area off, now and at boot; do nothing if `off` is false.
+
+    systemd also starts swap units that are not in /etc/fstab: those of an administrator, of zram, and swap partitions that it finds.
+    All of them belong to swap.target.
+    """
     if not off:
         return
     areas = [line.split()[0] for line in (host.read("/proc/swaps") or "").splitlines()[1:]]
@@ -186,6 +193,8 @@ def turn_swap_off(host: Host, off: bool) -> None:  # noqa: FBT001 - one signatur
     if host.container and areas:
         host.record("swap", "skipped", expected="off", found=found, reason=host.machine_reason("the swap area"))
         return
+    if not host.container:
+        mask_units(host, ["swap.target"])
     table = host.read("/etc/fstab") or ""
     host.write("/etc/fstab", re.sub(r"(?m)^(?=[^#\s]\S*\s+\S+\s+swap\s)", "# off by primus-bootstrap: ", table))
     if not areas:

@@ -177,7 +177,7 @@ def installed_packages(host: Host) -> frozenset[str]:
 def unit_states(host: Host) -> dict[str, tuple[str, str]]:
     """Return the state of its file and the active state, for every unit."""
     _, files = host.run(["systemctl", "list-unit-files", "--no-legend", "--plain", "--no-pager"])
-    _, units = host.run(["systemctl", "list-units", "--all", "--no-legend", "--plain", "--no-pager", "--type=service,socket,timer"])
+    _, units = host.run(["systemctl", "list-units", "--all", "--no-legend", "--plain", "--no-pager", "--type=service,socket,target,timer"])
     rows = [line.split() for line in units.splitlines()]
     active = {row[0]: row[2] for row in rows if len(row) > 2}
     found = {row[0]: (row[1], active.get(row[0], "inactive")) for row in map(str.split, files.splitlines()) if len(row) > 1}
