@@ -220,6 +220,16 @@ def test_the_gateway_reads_no_secret_of_other_namespaces() -> None:
     assert [one["name"] for one in binding["subjects"]] == [pod["serviceAccountName"]]
 
 
+def test_the_chart_cannot_narrow_the_controllers_role() -> None:
+    """docs/kubernetes-services.md says so. If this fails, the chart has learnt it: narrow the role, and correct the page."""
+    values = {"higress-core": {"controller": {"rbac": {"create": False}}}, "global": {"watchNamespace": "higress-system"}}
+    objects = render(chart("higress")[1], values, "higress", "higress-system")
+    roles = [item for item in objects if item["kind"] == "ClusterRole" and item["metadata"]["name"].startswith("higress-controller")]
+    given = [rule for item in roles for rule in item["rules"] if "secrets" in rule["resources"]]
+
+    assert [set(rule["verbs"]) >= {"get", "list", "update"} for rule in given] == [True]
+
+
 def test_in_a_closed_network_higress_uses_one_registry() -> None:
     """Its images and its plug-ins, which gateways fetch without containerd's mirrors, come from higress_hub; the bundle lists them."""
     scope, _, objects = gateway(higress_hub="mirror.example.com:5000", higress_console=True, higress_wasm_plugins=[])
