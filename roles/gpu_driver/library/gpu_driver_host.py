@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.commands import run_command
+from ansible.module_utils.container_kind import container_kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -58,12 +59,6 @@ def nvswitches(root: Path) -> int:
     """Return the number of NVSwitches on the PCI bus."""
     devices = (root / "sys/bus/pci/devices").glob("*")
     return sum(read(device / "vendor") == _NVIDIA and read(device / "class").startswith(_BRIDGE) for device in devices)
-
-
-def container_kind(root: Path) -> str:
-    """Return the kind of container that this host is, or an empty string."""
-    marks = {"run/.containerenv": "podman", ".dockerenv": "docker"}
-    return read(root / "run/systemd/container") or next((kind for path, kind in marks.items() if (root / path).exists()), "")
 
 
 def reads_no_sources(dump: str) -> bool:
