@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,11 +20,12 @@ NOBODY = "http://127.0.0.1:9"
 pytestmark = pytest.mark.timeout(300)
 
 
-def play(folder: Path, tasks: Sequence[Mapping[str, object]]) -> subprocess.CompletedProcess[str]:
+def play(folder: Path, tasks: Sequence[Mapping[str, object]], **environment: str) -> subprocess.CompletedProcess[str]:
     """Run tasks on this machine with plain Ansible."""
     path = folder / "play.yml"
     path.write_text(yaml.safe_dump([{"hosts": "localhost", "gather_facts": False, "tasks": list(tasks)}]), encoding="utf-8")
-    return run_playbook("localhost,", path, "-c", "local", environment={"PYTHONPATH": str(Path(__file__).parents[2])})
+    environment = {"PYTHONPATH": str(Path(__file__).parents[2]), **environment}
+    return run_playbook("localhost,", path, "-c", "local", environment=environment)
 
 
 def role(name: str, tasks: str, **values: object) -> dict[str, object]:
@@ -54,17 +54,18 @@ def test_node_is_uncordoned_when_the_api_server_is_up(tmp_path: Path) -> None:
     """The task retries until the server answers, as after a reboot of the only control plane."""
     kubeconfig = tmp_path / "admin.conf"
     kubeconfig.write_text(joining(NOBODY, user="admin"), encoding="utf-8")
-    ended = threading.Event()
+    ended, log = threading.Event(), tmp_path / "log"
 
     def come() -> None:
-        time.sleep(8)
+        while not (log.is_file() and "RETRYING" in log.read_text(encoding="utf-8")) and not ended.wait(0.2):
+            pass
         with api("https://10.0.0.1:6443", kubeconfig):
             ended.wait(200)
 
     coming = threading.Thread(target=come)
     coming.start()
     values = {"kube_drain_kubeconfig": str(kubeconfig), "kube_drain_node": "localhost", "kube_drain_reason": "reboot"}
-    done = play(tmp_path, [role("kube_drain", "uncordon", **values, kube_drain_enabled=True)])
+    done = play(tmp_path, [role("kube_drain", "uncordon", **values, kube_drain_enabled=True)], ANSIBLE_LOG_PATH=str(log))
     ended.set()
     coming.join()
 
