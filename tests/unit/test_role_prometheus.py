@@ -58,6 +58,37 @@ def test_a_scrape_requires_tls_1_2_where_prometheus_knows_the_setting(distributi
     assert {job["tls_config"]["ca_file"] for job in jobs} == {"/etc/primus/tls/ca.crt"}
 
 
+def test_upstreams_release_knows_the_setting_on_ubuntu_22_04_too() -> None:
+    """The limit is one of the distribution's package."""
+    facts = {"os_family": "Debian", "distribution": "Ubuntu", "distribution_major_version": "22"}
+    jobs = variable("prometheus", "_prometheus_jobs", facts, prometheus_source="upstream")
+
+    assert {job["tls_config"].get("min_version") for job in jobs} == {"TLS12"}
+
+
+@pytest.mark.parametrize(
+    ("role", "program", "unit"),
+    [
+        ("prometheus", "/opt/prometheus/3.5.0/prometheus", "prometheus.service"),
+        ("alertmanager", "/opt/alertmanager/0.28.1/prometheus-alertmanager", "prometheus-alertmanager.service"),
+        ("node_exporter", "/opt/node_exporter/1.9.1/prometheus-node-exporter", "prometheus-node-exporter.service"),
+    ],
+)
+def test_units_on_rocky_start_the_upstream_program_with_the_same_restrictions(role: str, program: str, unit: str) -> None:
+    """The role writes the unit that Debian's package would bring; the drop-in is the same but for the program."""
+    facts = {"os_family": "RedHat", "distribution": "Rocky", "distribution_version": "9.5", "distribution_major_version": "9"}
+    rocky, debian = (
+        render(role, "unit.conf.j2", ansible_facts=facts | {"os_family": family, "architecture": "x86_64"})
+        for family in ("RedHat", "Debian")
+    )
+    base = render(role, f"{unit}.j2", ansible_facts=facts)
+
+    assert rocky == debian.replace(f"/usr/bin/{program.rpartition('/')[2]}", program) != debian
+    assert f"ExecStart={program}\n" in base
+    assert "User=prometheus\n" in base
+    assert "WantedBy=multi-user.target\n" in base
+
+
 def test_targets_are_the_hosts_of_the_inventory() -> None:
     """`ip` precedes `ansible_host` and the name; IPv6 gets brackets. Labels contain rack and groups."""
     hostvars = {
