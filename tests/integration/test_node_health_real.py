@@ -15,7 +15,7 @@ import pytest
 
 from primus_bootstrap.core.verdicts import FIELDS, parse_verdict
 from tests.unit.health_rig import FILES, HEALTH, make_config, write
-from tests.unit.test_node_health import document, runner
+from tests.unit.test_node_health import document, gate, runner
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,7 +32,7 @@ def run_runner(folder: Path, config: Mapping[str, Any] | str, *, health: Path = 
     given, out = folder / "health_checks.json", folder / "health.json"
     given.write_text(config if isinstance(config, str) else json.dumps(config), encoding="utf-8")
     command = [sys.executable, "-E", "-s", "-B", str(health / "run_checks.py")]
-    command += ["--config", str(given), "--out", str(out), "--locks", str(folder / "locks")]
+    command += ["--config", str(given), "--out", str(out), "--locks", str(folder / "locks"), "--aside", str(folder / "aside.json")]
     done = subprocess.run(command, check=False, timeout=60, capture_output=True)
     return done.returncode, json.loads(out.read_text(encoding="utf-8")) if out.exists() else {}
 
@@ -190,11 +190,30 @@ def test_invalid_configuration_is_unknown(tmp_path: Path, config: str) -> None:
     assert "health_checks.json cannot be used" in run_gate(tmp_path / "health.json")[1]
 
 
-def test_failed_write_keeps_the_old_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The exit code is 1, the old file becomes stale, and no partial file remains."""
-    write(tmp_path, {"config.json": json.dumps(make_config())})
+def test_full_disk_reaches_the_gate(tmp_path: Path) -> None:
+    """If the file cannot be written, the result is in the file aside, until the disk has space again. The gate reads the newer file."""
+    full, locks, aside = tmp_path / "full" / "health.json", tmp_path / "locks", tmp_path / "aside.json"
+    crowded = make_config(disk={"min_free_gib": 1e9, "min_free_inodes_percent": 0.0})
+    config = write(tmp_path, {"config.json": json.dumps(crowded)}) / "config.json"
+    words = ["--config", str(config), "--out", str(full), "--locks", str(locks), "--aside", str(aside)]
 
-    status = runner.main(["--config", str(tmp_path / "config.json"), "--out", "/proc/health.json", "--locks", str(tmp_path)])
+    assert runner.main(words) == 0
+    failed = gate.read(full, aside=aside)
+    assert (failed.verdict, failed.reason.split(":")[0]) == ("fail", "disk /")
+    assert [record["verdict"] for record in failed.checks if record["check"] == "result"] == ["unknown"]
+
+    full.parent.mkdir()
+    config.write_text(json.dumps(make_config()), encoding="utf-8")
+    assert runner.main(words) == 0
+    assert (gate.read(full, aside=aside).verdict, aside.exists()) == ("pass", False)
+
+
+def test_failed_write_keeps_the_old_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """If no file can be written, the exit code is 1, and the old file becomes stale."""
+    write(tmp_path, {"config.json": json.dumps(make_config())})
+    words = ["--config", str(tmp_path / "config.json"), "--locks", str(tmp_path)]
+
+    status = runner.main([*words, "--out", "/proc/health.json", "--aside", "/proc/aside.json"])
     assert status == 1
     assert "expires" in capsys.readouterr().err
 

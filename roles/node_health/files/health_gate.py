@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 HEALTH = Path("/var/lib/primus/health.json")
+# Written instead of the file while its file system is full or read-only.
+ASIDE = Path("/run/primus-health-result/health.json")
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 SCHEMA = "primus.health/1"
 EXIT = {"pass": 0, "fail": 1, "unknown": 3}
@@ -35,8 +37,13 @@ class Reading(NamedTuple):
     checks: tuple[dict[str, Any], ...] = ()
 
 
-def read(path: Path = HEALTH, *, now: float | None = None, boot_id: str | None = None) -> Reading:
-    """Read the file; every problem with it gives `unknown`."""
+def read(path: Path = HEALTH, *, aside: Path = ASIDE, now: float | None = None, boot_id: str | None = None) -> Reading:
+    """Read the newer one of both files; every problem with it gives `unknown`."""
+    usual, other = (_read_file(one, now, boot_id) for one in (path, aside))
+    return other if other.written > usual.written else usual
+
+
+def _read_file(path: Path, now: float | None, boot_id: str | None) -> Reading:
     try:
         document = json.loads(path.read_text("utf-8"))
         written, valid_for_s, verdict = float(document["written"]), float(document["valid_for_s"]), document["verdict"]

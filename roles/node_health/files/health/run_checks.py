@@ -1,9 +1,11 @@
 """Run the health checks, each as a process, and write their results to health.json. The timer primus-health starts it.
 
     run_checks.py [--config /etc/primus/health_checks.json] [--out /var/lib/primus/health.json] [--locks /run/primus-health]
+                  [--aside /run/primus-health-result/health.json]
 
-It changes nothing else. A check that hangs, crashes or prints nothing is `unknown`. Exit codes: 0 if the file was written, whatever the
-verdict; 1 if it could not be written, so that the old one expires.
+It changes nothing else. A check that hangs, crashes or prints nothing is `unknown`. If the file system of --out is full or read-only, the
+result is written to --aside, in memory. Exit codes: 0 if a file was written, whatever the verdict; 1 if none was, so that the old one
+expires.
 """
 
 from __future__ import annotations
@@ -54,6 +56,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--config", type=Path, default=Path("/etc/primus/health_checks.json"))
     parser.add_argument("--out", type=Path, default=Path("/var/lib/primus/health.json"))
     parser.add_argument("--locks", type=Path, default=Path("/run/primus-health"))
+    parser.add_argument("--aside", type=Path, default=Path("/run/primus-health-result/health.json"))
     options = parser.parse_args(arguments)
     try:
         config = json.loads(options.config.read_text("utf-8"))
@@ -64,17 +67,31 @@ def main(arguments: list[str]) -> int:
         records = list(
             dated([finding("configuration", UNKNOWN, reason=f"{options.config} cannot be used: {error!r}", fix=fix)], "", time.time())
         )
-    before = verdict_in(options.out)
-    document = make_document(config, records)
+    before = verdict_in(options.aside) or verdict_in(options.out)
     try:
-        write_atomic(options.out, json.dumps(document, indent=1) + "\n", mode=0o644)
+        document = write_result(config, records, options.out, options.aside)
     except OSError as error:
         sys.stderr.write(f"<3>{options.out} cannot be written and expires: {error}\n")
         return 1
     if document["verdict"] != before:
         # The number is the level in the journal; 5 is a notice (sd-daemon(3)).
-        sys.stdout.write(f"<5>health: {before or 'no verdict'} -> {document['verdict']}{summary(records)}\n")
+        sys.stdout.write(f"<5>health: {before or 'no verdict'} -> {document['verdict']}{summary(document['checks'])}\n")
     return 0
+
+
+def write_result(config: dict[str, Any], records: list[Record], out: Path, aside: Path) -> dict[str, Any]:
+    """Write health.json and return it. If that is impossible, write it to `aside`, with a record of the reason."""
+    document = make_document(config, records)
+    try:
+        write_atomic(out, json.dumps(document, indent=1) + "\n", mode=0o644)
+    except OSError as error:
+        fix = f"free space on the file system of {out}; if it is read-only, see `journalctl -k`"
+        unwritten = finding("result", UNKNOWN, device=str(out), reason=f"it cannot be written: {error.strerror}", fix=fix)
+        document = make_document(config, [*records, *dated([unwritten], config.get("host", ""), time.time())])
+        write_atomic(aside, json.dumps(document, indent=1) + "\n", mode=0o644)
+    else:
+        aside.unlink(missing_ok=True)
+    return document
 
 
 def plan_checks(config: dict[str, Any]) -> list[Check]:
