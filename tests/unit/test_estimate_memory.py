@@ -33,6 +33,16 @@ def test_states_equal_those_of_megatron(model: str, layout: Layout, mib: int) ->
     assert states * _MIB_PER_GIB == pytest.approx(mib, rel=0.001)
 
 
+@pytest.mark.parametrize(("moment", "size"), [("fp32", 4), ("bf16", 2), ("fp16", 2), ("fp8", 1)])
+def test_types_of_moments_have_their_sizes(moment: str, size: int) -> None:
+    """Megatron keeps an fp32 copy of the weights and two moments, all sharded over the data-parallel ranks."""
+    keys = {"exp_avg_dtype": moment, "exp_avg_sq_dtype": moment}
+    model = catalogue.model("llama-3.1-8b")
+    plain, small = (memory(model, _recipe(Layout(8), keys=given))[0] for given in ({}, keys))
+    assert small.optimizer / plain.optimizer == pytest.approx((4 + 2 * size) / 12)
+    assert small.weights == plain.weights
+
+
 @pytest.mark.parametrize("run", _PEAKS, ids=[run.name for run in _PEAKS])
 def test_peaks_agree_with_published_ones(run: Run) -> None:
     """Torchtitan states reserved memory, which includes fragmentation, so its peaks are higher; most so with pipeline stages."""
