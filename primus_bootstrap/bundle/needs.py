@@ -7,26 +7,29 @@ from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap import content
 from primus_bootstrap.bundle.artifacts import KINDS, Chart, External, Need, Needs, Requirement, Target, Unknown
+from primus_bootstrap.bundle.backend_wheels import backend_wheels
 from primus_bootstrap.inventory.cluster import RoleSources
 from primus_bootstrap.inventory.schema.specs import load_options
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from primus_bootstrap.bundle.artifacts import Use
     from primus_bootstrap.inventory.cluster import Cluster
 
-# The facts of each release that the roles' variables use.
+# The facts of each release that the roles' variables use. A bundle has packages for apt only: those of el9 are outside of it.
 RELEASES: Mapping[str, Mapping[str, str]] = {
     "bookworm": {"distribution": "Debian", "distribution_version": "12", "os_family": "Debian"},
     "trixie": {"distribution": "Debian", "distribution_version": "13", "os_family": "Debian"},
     "jammy": {"distribution": "Ubuntu", "distribution_version": "22.04", "os_family": "Debian"},
     "noble": {"distribution": "Ubuntu", "distribution_version": "24.04", "os_family": "Debian"},
+    "el9": {"distribution": "Rocky", "distribution_version": "9", "os_family": "RedHat"},
 }
 # dpkg's architectures, and the kernel's, which Ansible's facts use.
 MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 RELEASE_VARIABLE = "airgap_release"
 ARCHITECTURE_VARIABLE = "airgap_architecture"
+_DNF_SOURCES = "offer BaseOS, AppStream, CRB and EPEL on a mirror of the network, and enable them on the hosts before the apply"
 _SET_RELEASE = f"set {RELEASE_VARIABLE} for these hosts: {', '.join(RELEASES)}"
 
 
@@ -35,6 +38,11 @@ def facts_of(target: Target) -> dict[str, str]:
     release = {**RELEASES[target.release], "distribution_release": target.release} if target.release else {}
     major = {"distribution_major_version": release["distribution_version"].partition(".")[0]} if release else {}
     return {**release, **major, "architecture": MACHINES.get(target.architecture, target.architecture)}
+
+
+def has_packages(target: Target) -> bool:
+    """Return whether a bundle has packages for such hosts; they are also listed if the release is unknown."""
+    return not target.release or RELEASES[target.release]["os_family"] == "Debian"
 
 
 def target_of(cluster: Cluster, host: str) -> Target:
@@ -69,6 +77,7 @@ def find_needs(cluster: Cluster, uses: Iterable[Use]) -> Needs:
                         continue
                     found.add(use, host, target, list(_needs(item, resolve, target)))
                     found.add_kubernetes(use, host, item, resolve)
+                    found.add_outside(use, host, target, resolve(item.get("packages")) or ())
                 except ValueError as error:
                     found.unknown[(use.role, str(error), _fix(item, target))].append(host)
     return found.result()
@@ -106,18 +115,27 @@ def _needs(item: Mapping[str, Any], resolve: Callable[[Any], Any], target: Targe
             case "package", list(names):
                 if not target.release:
                     raise ValueError(f"{RELEASE_VARIABLE} is not set for these hosts")
+                if not has_packages(target):
+                    continue
                 yield from (Need("package", str(name), target) for name in names)
             case "file", dict(file):
                 yield Need("file", file["url"], sha256=file.get("sha256", ""), version=str(file.get("version", "")))
             case "wheel", dict(wheel):
-                together = tuple(map(str, wheel.get("together", ())))
-                yield from (
-                    Need("wheel", name, sha256=wheel.get("sha256", ""), together=together) for name in together or [wheel["requirement"]]
-                )
+                yield from _wheels(wheel)
             case "image", dict(image):
                 yield Need("image", image["reference"], sha256=image.get("sha256", ""))
             case _, other:
                 raise ValueError(f"meta/fetches.yml: {kind} cannot be {type(other).__name__}")
+
+
+def _wheels(wheel: Mapping[str, Any]) -> Iterator[Need]:
+    """Yield one wheel, those that are resolved together, or those of a training backend."""
+    if "backends" in wheel:
+        names = dict.fromkeys(name for backend in wheel["backends"] for name in backend_wheels(str(backend), str(wheel.get("gpus", ""))))
+        yield from (Need("wheel", name) for name in names)
+        return
+    together = tuple(map(str, wheel.get("together", ())))
+    yield from (Need("wheel", name, sha256=wheel.get("sha256", ""), together=together) for name in together or [wheel["requirement"]])
 
 
 class _Collector:
@@ -152,6 +170,11 @@ class _Collector:
         if "beyond" in item:
             entry = resolve(item["beyond"])
             self.external[use.role, str(entry["what"]), str(entry["how"])].append(host)
+
+    def add_outside(self, use: Use, host: str, target: Target, packages: Sequence[str]) -> None:
+        """Add the packages of a host for which a bundle has none."""
+        if packages and not has_packages(target):
+            self.external[use.role, f"packages of {target.release}: {', '.join(packages)}", _DNF_SOURCES].append(host)
 
     def result(self) -> Needs:
         requirements = [

@@ -44,6 +44,24 @@ def test_needs_concern_the_hosts_of_the_group(tmp_path: Path) -> None:
     assert {target for target, _ in needs.sets} == {Target("bookworm", "amd64"), Target("trixie", "amd64")}
 
 
+def test_packages_of_rocky_are_outside_the_bundle_and_its_files_are_in_it(tmp_path: Path) -> None:
+    """They are named with a way to carry them in. Monitoring there comes from upstream's releases, which are files."""
+    groups = "redis: {hosts: {r1: }}\nprometheus: {hosts: {p1: {airgap_release: el9}}}"
+    lookup = "\"{{ lookup('ansible.builtin.env', 'PRIMUS_TEST_SECRET') }}\""
+    secrets = "\n".join(f"{name}_password: {lookup}" for name in ("prometheus", "node_exporter"))
+    needs = needs_of(tmp_path, f"airgap_release: bookworm\n{secrets}", groups)
+    outside = [entry for entry in needs.external if entry.what.startswith("packages of el9: ")]
+    files = {
+        requirement.need.name.rpartition("/")[2]: requirement.hosts for requirement in needs.requirements if requirement.need.kind == "file"
+    }
+
+    assert {entry.role: entry.hosts for entry in outside}["baseline"] == ("p1",)
+    assert all("EPEL" in entry.how for entry in outside)
+    assert "p1" not in {host for requirement in needs.requirements if requirement.need.kind == "package" for host in requirement.hosts}
+    assert files == {"prometheus-3.5.0.linux-amd64.tar.gz": ("p1",), "node_exporter-1.9.1.linux-amd64.tar.gz": ("p1",)}
+    assert all(target.release != "el9" for target, _ in needs.sets)
+
+
 def test_needs_depend_on_the_entry_point(tmp_path: Path) -> None:
     """The host of the object store mounts nothing, so it needs no FUSE package."""
     groups = "redis: {hosts: {r1: }}\njuicefs_store: {hosts: {r1: }}\njuicefs_client: {hosts: {g1: }}"
