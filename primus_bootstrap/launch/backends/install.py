@@ -1,11 +1,8 @@
 """Install the environment of a backend with pip, from a list of pinned packages with hashes.
 
 What depends on the GPUs is not in the list, such as torch, triton and the plug-ins of JAX. torch is the one of the Python that creates the
-environment, if it has one (as in the images of the vendors). Otherwise pip installs the releases that the list names in its comments:
-
-    # python 3.12                                   the environment needs this release of Python
-    # needs torch==2.13.0                           from `torch_index` or pip's own index
-    # needs amd jax-rocm7-plugin==0.12.0            only for these GPUs
+environment, if it has one (as in the images of the vendors). Otherwise pip installs the releases that the list names in its comments, from
+`torch_index` or pip's own index.
 """
 
 from __future__ import annotations
@@ -18,7 +15,7 @@ from typing import TYPE_CHECKING
 from primus_bootstrap.core.atomic_files import write_atomic
 from primus_bootstrap.core.commands import run_command
 from primus_bootstrap.core.errors import PlanError, RunError, UsageError
-from primus_bootstrap.launch.backends import environments, unfinished
+from primus_bootstrap.launch.backends import environments, package_list, unfinished
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -28,8 +25,6 @@ if TYPE_CHECKING:
     from primus_bootstrap.launch.backends.environments import Found
 
 _TORCH_FOLDER = "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0].rpartition('/')[0])"
-_NEEDS, _PYTHON = "# needs ", "# python "
-_OF_TORCH = ("torch", "triton")  # pip's own ones are for NVIDIA GPUs
 _LEAST_PYTHON = "3.11"
 _VENV_S, _PIP_S = 300, 3600
 _VERSION = "import sys; print('%d.%d' % sys.version_info[:2])"
@@ -65,11 +60,11 @@ def install(backend: Backend, where: Path, choices: Choices, show: Callable[[str
 
 def _build(backend: Backend, building: Path, final: Path, choices: Choices, show: Callable[[str], None]) -> None:
     lines = environments.packages(backend).splitlines()
-    version = _python_version(choices.python, next((line[len(_PYTHON) :] for line in lines if line.startswith(_PYTHON)), ""))
+    version = _python_version(choices.python, package_list.only_python(lines))
     show(f"create {final} with {choices.python} {version}")
     _run([choices.python, "-m", "venv", str(building)], _VENV_S, "python -m venv", "install the package python3-venv")
     python = str(building / "bin" / "python")
-    needed = _needed(lines, choices.gpu_vendor)
+    needed = package_list.needed(lines, choices.gpu_vendor)
     own_torch = _output([choices.python, "-c", _TORCH_FOLDER]) if "torch" in needed else ""
     source = ["--no-index", "--find-links", choices.source] if choices.source else []
     if own_torch:  # also that of a virtual environment, as in AMD's images, which --system-site-packages does not add
@@ -85,27 +80,16 @@ def _build(backend: Backend, building: Path, final: Path, choices: Choices, show
     _record(backend, building, choices.python, version)
 
 
-def _needed(lines: Sequence[str], gpu_vendor: str) -> dict[str, str]:
-    """Return the releases that the comments of a list name for these GPUs, by package."""
-    found: dict[str, str] = {}
-    for line in lines:
-        if line.startswith(_NEEDS):
-            *vendor, release = line[len(_NEEDS) :].split()
-            if not vendor or vendor == [gpu_vendor]:
-                found[release.partition("==")[0].partition("[")[0]] = release
-    return found
-
-
 def _install_needed(needed: Mapping[str, str], python: str, source: Sequence[str], choices: Choices, show: Callable[[str], None]) -> None:
     """Install what depends on the GPUs, unless the environment has it."""
     for name, release in needed.items():
         if _installed(python, name):
             continue
-        if name in _OF_TORCH and choices.gpu_vendor == "amd" and not choices.torch_index and not source:
+        if name in package_list.OF_TORCH and choices.gpu_vendor == "amd" and not choices.torch_index and not source:
             fix = "pass --python with the Python of AMD's image, or --torch-index with the index of torch for this ROCm release"
             raise PlanError(f"this host has AMD GPUs, and pip's {name} is for NVIDIA GPUs", fix=fix)
         show(f"install {release}")
-        index = ["--index-url", choices.torch_index] if choices.torch_index and name in _OF_TORCH else []
+        index = ["--index-url", choices.torch_index] if choices.torch_index and name in package_list.OF_TORCH else []
         _pip(python, [*index, *source, release])
 
 

@@ -1,0 +1,50 @@
+"""MaxText's training loop with this project's lines, checkpoints and reaction to SIGTERM. Import it after the shim of the tests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from absl import logging
+from maxtext.common import metric_logger
+from maxtext.trainers.pre_train import train as maxtext_train
+
+from workloads.backends.common.step_writer import Step
+from workloads.backends.maxtext.log_lines import step_line
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from workloads.backends.maxtext.checkpoints import Checkpoints
+
+
+class Metrics(metric_logger.MetricLogger):  # type: ignore[misc]  # MaxText is not installed where types are checked
+    """MaxText's metrics; they also print the exact values."""
+
+    def log_metrics(self, metrics: dict[str, Any], step: int, metric_type: str) -> None:
+        """Print the lines of a step."""
+        super().log_metrics(metrics, step, metric_type)
+        if metric_type == "train":
+            print(step_line(_step(metrics["scalar"], step, experts=self.config.num_experts > 1)), flush=True)
+
+
+def _step(scalars: dict[str, Any], step: int, *, experts: bool) -> Step:
+    def value(name: str) -> float | None:
+        return float(scalars[name]) if name in scalars else None
+
+    return Step(
+        step=step + 1,
+        loss=float(scalars["learning/loss"]),
+        balance_loss=value("learning/moe_lb_loss") if experts else None,
+        grad_norm=value("learning/raw_grad_norm"),
+        learning_rate=float(scalars["learning/current_learning_rate"]),
+        step_time_s=float(scalars["perf/step_time_seconds"]),
+    )
+
+
+def train(arguments: Sequence[str], checkpoints: Checkpoints) -> None:
+    """Train with the arguments of MaxText."""
+    logging.use_absl_handler()
+    logging.set_verbosity(logging.INFO)
+    checkpoints.install()
+    metric_logger.MetricLogger = Metrics
+    maxtext_train.main(["train.py", *arguments])
