@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from primus_bootstrap.bundle.artifacts import Locked, Need, Unresolved
+from primus_bootstrap.bundle.backend_wheels import python_options
 from primus_bootstrap.bundle.commands import failure, run
 
 if TYPE_CHECKING:
@@ -52,7 +53,10 @@ def _locked(entry: dict[str, Any]) -> Locked:
 
 def resolve(need: Need) -> Locked | Unresolved:
     """Resolve a requirement to a file for this machine, without dependencies."""
-    argv = [*_PIP, "install", "--dry-run", "--ignore-installed", "--no-deps", "--only-binary=:all:", "--report=-", need.name]
+    requirement, options = python_options(need.name)
+    words = ["--dry-run", "--ignore-installed", "--no-deps", "--only-binary=:all:", "--report=-", *options]
+    # pip wants a folder for another Python. Nothing is written into it.
+    argv = [*_PIP, "install", *words, *(["--target=unused"] if options else []), requirement]
     done = run(argv, timeout_s=_LIMIT_S)
     if done.code:
         return Unresolved(need.name, failure(done), _INDEX_FIX)
@@ -69,9 +73,10 @@ def fetch(item: Locked, part: Path) -> str:
     """Download a wheel to a path; return the failure, or an empty string."""
     with tempfile.TemporaryDirectory(prefix="primus-bundle-") as folder:
         requirements = Path(folder) / "requirements.txt"
-        requirements.write_text(f"{item.name} --hash=sha256:{item.sha256}\n", encoding="utf-8")
+        requirement, python = python_options(item.name)
+        requirements.write_text(f"{requirement} --hash=sha256:{item.sha256}\n", encoding="utf-8")
         options = ("--no-deps", "--only-binary=:all:", "--require-hashes", f"--dest={folder}", f"--requirement={requirements}")
-        done = run([*_PIP, "download", *options], timeout_s=_LIMIT_S)
+        done = run([*_PIP, "download", *python, *options], timeout_s=_LIMIT_S)
         file = Path(folder) / Path(item.path).name
         if done.code or not file.is_file():
             return failure(done) or "pip downloaded another file"
