@@ -5,5 +5,5 @@
     append_history(path, new_records(evaluation, fingerprints, time=now))
 
 `evaluation` has verdicts (`primus.verdict/1`), the worst verdict of each host, and the benchmarks to run again.
-The role `bench` measures; its action plug-ins call `finalize` and `fabric.session`.
+The role `bench` measures; its action plug-in runs `role_steps`.
 """
