@@ -100,6 +100,7 @@ all-workloads:
 BACKENDS := $(HOME)/.cache/primus-bootstrap/backends
 all-backends:
 	$(BIN)/primus-cli backend install megatron --folder $(BACKENDS) --python $(BIN)/python
+	$(BIN)/primus-cli backend install torchtitan --folder $(BACKENDS) --python $(BIN)/python
 	$(BIN)/pytest $(REST) tests/backends
 
 all-kubernetes:

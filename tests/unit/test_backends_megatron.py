@@ -86,6 +86,15 @@ def test_checkpoints_can_be_switched_off(tmp_path: Path) -> None:
     assert words[words.index("--persistent-save-interval") + 1] == "9"
 
 
+def test_checkpoints_in_the_background_use_the_writer_that_the_environment_has(tmp_path: Path) -> None:
+    """Also by Megatron's own name. Its default writer needs another package."""
+    for setting in ("checkpoint.asynchronous=true", "megatron.async_save=true"):
+        words = rendered(tmp_path, setting)
+        assert {"--async-save", "--use-persistent-ckpt-worker"} <= set(words)
+        assert words[words.index("--async-strategy") + 1] == "mcore"
+    assert "--async-save" not in rendered(tmp_path)
+
+
 def test_switches_are_rendered_by_their_option() -> None:
     """A switch that is on by default has an option that switches it off."""
     chosen = {"add_bias_linear": False, "swiglu": True, "bf16": False, "masked_softmax_fusion": True, "recompute_modules": ["mlp", "moe"]}

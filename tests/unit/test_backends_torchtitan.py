@@ -81,6 +81,8 @@ def test_the_layout_is_rendered(tmp_path: Path) -> None:
         (("compute.precision=fp8",), "model.converters", ["quantize.linear.float8"]),
         (("train.clip_norm=0",), "training.max_norm", math.inf),
         (("torchtitan.training.max_norm=2",), "training.max_norm", 2.0),
+        ((), "checkpoint.async_mode", "disabled"),
+        (("checkpoint.asynchronous=true",), "checkpoint.async_mode", "async"),
         (("torchtitan.checkpoint.async_mode=async",), "checkpoint.async_mode", "async"),
         (("checkpoint.every_steps=0", "checkpoint.at_end=false"), "checkpoint.enable", False),
         (("checkpoint.start_from=/other/checkpoints",), "checkpoint.initial_load_model_only", True),

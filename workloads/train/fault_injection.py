@@ -39,10 +39,14 @@ class FaultInjector:
 
     def after(self, gradients: Gradients, step: int) -> Gradients:
         """Return the gradients, with a loss of NaN if this is the step."""
-        if self._kind == "nan" and step == self._settings.step:
+        return replace(gradients, loss=gradients.loss * float("nan")) if self.spoils(step) else gradients
+
+    def spoils(self, step: int) -> bool:
+        """Return whether the loss of a step must become NaN."""
+        spoiled = self._kind == "nan" and step == self._settings.step
+        if spoiled:
             self._mark()
-            return replace(gradients, loss=gradients.loss * float("nan"))
-        return gradients
+        return spoiled
 
     def _mark(self) -> None:
         print(f"drill: {self._kind} at step {self._settings.step}", flush=True)

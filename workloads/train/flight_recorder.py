@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import os
 import pickle
+import sys
 import threading
 from typing import TYPE_CHECKING, Any
-
-import torch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -33,12 +32,15 @@ def enable() -> None:
 
 
 def read(limit_s: float) -> str:
-    """Return the positions of this rank's collectives, or why they are unknown; an empty string without GPUs.
+    """Return the positions of this rank's collectives, or why they are unknown; an empty string without torch or GPUs.
 
     The time limit applies if a lost GPU does not respond. If the call also blocks the interpreter, this function does not return.
     """
+    torch: Any = sys.modules.get("torch")  # a backend may train without it
+    if torch is None:
+        return ""
     dump = getattr(torch._C._distributed_c10d, "_dump_nccl_trace", None)  # noqa: SLF001 - torch has no other name for it
-    if dump is None or not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+    if dump is None or not torch.cuda.is_initialized():
         return ""
     found: list[str] = []
     reader = threading.Thread(target=lambda: found.append(_read(dump)), name="flight recorder", daemon=True)

@@ -52,6 +52,10 @@ class Watchdog:
         yield
         self._phase = before
 
+    def enter(self, phase: str) -> None:
+        """Set the phase until the next call, for a loop that is not ours."""
+        self._phase = phase
+
     def start(self) -> None:
         """Start the watchdog thread, which ends with the process."""
         self._thread.start()

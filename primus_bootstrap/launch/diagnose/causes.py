@@ -29,7 +29,7 @@ _WORDS = (
     "not one", "not set", "nothing was", "obj", "offline", "only", "oom", "out of", "out of resource", "permission", "pickle",
     "picklingerror", "progress", "read-only", "resolve", "service", "setting", "shared memory", "shut down", "socket", "space", "stale",
     "state_dict", "status_", "step-", "stuck", "symbol", "thread", "time", "too many", "train: rank", "transport/ib", "trunc", "unable",
-    "unavailable", "unreachable", "watchdog", "written",
+    "rejects", "unavailable", "unreachable", "watchdog", "written",
 )  # fmt: skip
 
 

@@ -97,7 +97,7 @@ def last_progress(texts: Sequence[str]) -> int | None:
         shown = {total: int(done) for done, total in _BAR.findall(text)}
         advanced = any(done > bars[total] for total, done in shown.items() if total in bars)
         again = any(total in bars for total in shown) and not advanced
-        if advanced or (not again and _STEP.search(text)):
+        if advanced or (not again and _STEP.search(text) and not _EXCEPTION.match(text)):
             found = index
         bars.update({total: max(done, bars.get(total, done)) for total, done in shown.items()})
     return found

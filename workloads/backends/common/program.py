@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from workloads.backends.common.checkpoint_marks import checkpoint_folder, mark
 from workloads.backends.common.output_tee import read_lines
 from workloads.backends.common.run_facts import read_run_facts
+from workloads.backends.common.step_clock import StepClock
 from workloads.backends.common.step_writer import StepWriter
 from workloads.common.errors import STOPPED_EARLY, SettingsError, WorkloadError
 
@@ -35,26 +36,28 @@ class Training:
 
     `train` gets the facts, the folder of the checkpoints and the arguments; it returns True if the run stopped early, with a checkpoint.
     `read_step` returns the step of a printed line. `read_checkpoint` returns step and folder of a checkpoint that the line reports
-    as written.
+    as written. `use_clock` gets the clock of the steps before `train`, on every rank; without it, steps have no time limit.
     """
 
     train: Callable[[RunFacts, Path, list[str]], bool]
     read_step: Callable[[str], Step | None]
     read_checkpoint: Callable[[str], tuple[int, str] | None]
     device: Callable[[str], Device]  # gets the precision
+    use_clock: Callable[[StepClock], None] | None = None
 
 
 class _Run:
     """One rank of a run."""
 
-    def __init__(self, training: Training, facts: RunFacts, folder: Path) -> None:
+    def __init__(self, program: str, training: Training, facts: RunFacts, folder: Path) -> None:
         self.training, self.facts = training, facts
+        self.clock = StepClock(program, facts.settings, folder)
         self.checkpoints = checkpoint_folder(folder, facts.checkpoint_folder)
         self.writer = StepWriter(folder, facts, lambda: training.device(facts.precision))
         self.failure: WorkloadError | None = None
 
     def read(self, line: str) -> None:
-        """Record the step or the checkpoint of a printed line. An error is kept for the end: a print must not raise it in any thread."""
+        """Record the step or the checkpoint of a printed line. An error ends the run later: a print must not raise it in any thread."""
         try:
             step = self.training.read_step(line)
             if step is not None:
@@ -65,23 +68,34 @@ class _Run:
         except WorkloadError as error:
             if self.failure is None:
                 self.failure = error
+                self.clock.fail(error)
                 print(f"{error.what}\n  fix: {error.fix}", file=sys.__stderr__, flush=True)
 
     def train(self, arguments: list[str]) -> bool:
+        if self.training.use_clock is not None:
+            self.clock.start()
+            self.training.use_clock(self.clock)
         with read_lines(self.read):
             return self.training.train(self.facts, self.checkpoints, arguments)
 
 
 def main(program: str, training: Training, argv: Sequence[str]) -> int:
     """Train with a backend; return the exit code. Other errors than those of the workloads are raised, for the traceback in the log."""
-    rank = os.environ.get("RANK", "0")
+    run: _Run | None = None
+    exit_code = 1
     try:
         facts, folder, arguments = _parse(argv)
         require_version(facts)
-        return _train(_Run(training, facts, folder), arguments)
+        run = _Run(program, training, facts, folder)
+        exit_code = _train(run, arguments)
     except WorkloadError as error:
+        rank = os.environ.get("RANK", "0")
         print(f"{program}: rank {rank}: {error.what}\n  fix: {error.fix}", file=sys.stderr, flush=True)
-        return error.exit_code
+        exit_code = error.exit_code
+    finally:
+        if run is not None:
+            run.clock.leave(exit_code)
+    return exit_code
 
 
 def _train(run: _Run, arguments: list[str]) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -21,7 +22,7 @@ VARIABLE = "PRIMUS_TEST_CPU_SHIM"
 ARGUMENTS = (
     "--transformer-impl", "local", "--attention-backend", "unfused", "--distributed-backend", "gloo", "--no-persist-layer-norm",
     "--no-gradient-accumulation-fusion", "--no-masked-softmax-fusion", "--no-bias-swiglu-fusion", "--no-bias-dropout-fusion",
-    "--no-bias-gelu-fusion", "--no-rope-fusion", "--use-cpu-initialization", "--num-workers", "0", "--no-check-for-nan-in-loss-and-grad",
+    "--no-bias-gelu-fusion", "--no-rope-fusion", "--use-cpu-initialization", "--num-workers", "0",
 )  # fmt: skip
 _NO_SEQUENCE_PARALLEL = "--sequence-parallel"
 _WARNING = (
@@ -64,6 +65,11 @@ def adjust() -> None:
     """Replace what Megatron-LM does for tensors on a GPU only. Call it after megatron is imported."""
     dispatcher: Any = importlib.import_module("megatron.core.transformer.moe.token_dispatcher")
     dispatcher.maybe_move_tensor_to_cpu = _on_host
+    writer: Any = importlib.import_module("megatron.core.dist_checkpointing.strategies.async_utils").PersistentAsyncCaller
+    start = writer._get_process  # noqa: SLF001 - the only place that chooses how the process of the checkpoints starts
+    # A forked process has the shim; a new one would ask for CUDA. Unlike a new one, it also has the handler of Megatron-LM for SIGTERM.
+    os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
+    writer._get_process = lambda rank, mp_mode="", *args: start(rank, "fork", *args)  # noqa: ARG005, SLF001 - Megatron's signature
 
 
 def _on_host(tensor: Any, as_numpy: bool = False, record_stream: bool = False) -> Any:  # noqa: ARG001, FBT001, FBT002 - Megatron's signature

@@ -1,13 +1,20 @@
-"""Read the lines that Megatron-LM 0.19 prints for a step (`training_log` in megatron/training/training.py) and for a checkpoint."""
+"""Read what Megatron-LM 0.19 prints for a step (`training_log` in megatron/training/training.py), a checkpoint, and a NaN."""
 
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
+from workloads.backends.common.step_clock import not_finite
 from workloads.backends.common.step_writer import Step
+
+if TYPE_CHECKING:
+    from workloads.common.errors import NotFiniteError
 
 _ITERATION = re.compile(r"\biteration +(\d+)/ *\d+ \|(.*)")
 _SAVED = re.compile(r"successfully saved checkpoint from iteration +(\d+) to ")
+# `Rank 1, node gpu001, device 0, iteration 5: Unexpected result nan (message='…')`: megatron/core/rerun_state_machine.py
+_REJECTED = re.compile(r"Rank (\d+), .* iteration \d+: Unexpected result \S+ \(message='(.*)'\)")
 _NUMBER = r"([-+0-9.eE]+|-?inf|nan)"
 _FIELDS = {
     name: re.compile(rf"\| *{re.escape(text)}: *{_NUMBER} *\|", re.IGNORECASE)
@@ -48,3 +55,12 @@ def read_checkpoint(line: str) -> tuple[int, str] | None:
 def folder_name(step: int) -> str:
     """Return the name that Megatron-LM gives to a checkpoint's folder."""
     return f"iter_{step:07d}"
+
+
+def rejected_result(error: RuntimeError, step: int) -> NotFiniteError | None:
+    """Return the error of this project for Megatron-LM's own one about a loss or a gradient; None for another error.
+
+    Megatron-LM counts one step more than it prints.
+    """
+    found = _REJECTED.search(str(error))
+    return not_finite(f"loss or gradient is not finite ({found[2]}) at step {step}, first on rank {found[1]}") if found else None

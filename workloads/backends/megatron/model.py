@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,9 @@ from megatron.training.utils import get_blend_and_blend_per_split, is_first_or_l
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from workloads.backends.common.step_clock import StepClock
+
 
 _PARTS = ("tokens", "labels", "loss_mask", "attention_mask", "position_ids")
 
@@ -51,11 +55,23 @@ def _has_data(vp_stage: int | None) -> bool:
     return bool(parallel_state.get_tensor_model_parallel_rank() == 0 and is_first_or_last_pipeline_stage(vp_stage))
 
 
-def forward_step(data: Iterator[dict[str, Any]], model: Any, *_args: object) -> tuple[torch.Tensor, Any]:
-    """Return the model's output for the next micro-batch, and the function that computes its loss."""
-    batch = _batch(data, get_attr_wrapped_model(model, "vp_stage"))
-    output = model(batch["tokens"], batch["position_ids"], batch["attention_mask"], labels=batch["labels"], loss_mask=batch["loss_mask"])
-    return output, partial(loss, batch["loss_mask"])
+class ForwardStep:
+    """Megatron-LM calls it for each micro-batch, on every rank."""
+
+    def __init__(self, clock: StepClock) -> None:
+        """Take the clock, which is told of each step."""
+        self._clock = clock
+
+    def __call__(self, data: Iterator[dict[str, Any]], model: Any, *_args: object) -> tuple[torch.Tensor, Any]:
+        """Return the model's output for the next micro-batch, and the function that computes its loss."""
+        if model.training:
+            self._clock.begin(get_args().curr_iteration + 1)
+        with self._clock.phase("data"):
+            batch = _batch(data, get_attr_wrapped_model(model, "vp_stage"))
+        output = model(
+            batch["tokens"], batch["position_ids"], batch["attention_mask"], labels=batch["labels"], loss_mask=batch["loss_mask"]
+        )
+        return output, partial(loss, batch["loss_mask"], spoiled=self._clock.spoils())
 
 
 def _batch(data: Iterator[dict[str, Any]], vp_stage: int | None) -> dict[str, Any]:
@@ -88,10 +104,12 @@ def _batch(data: Iterator[dict[str, Any]], vp_stage: int | None) -> dict[str, An
     return dict(get_batch_on_this_cp_rank(batch, is_hybrid_cp=False, cp_group=parallel_state.get_context_parallel_group()))
 
 
-def loss(mask: torch.Tensor, output: torch.Tensor, **_unused: object) -> tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]:
+def loss(
+    mask: torch.Tensor, output: torch.Tensor, *, spoiled: bool = False, **_unused: object
+) -> tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]:
     """Return the summed loss of a micro-batch, its number of tokens, and both for the log; Megatron-LM divides them."""
     weights = mask.view(-1).float()
-    total = torch.sum(output.view(-1).float() * weights)
+    total = torch.sum(output.view(-1).float() * weights) * (math.nan if spoiled else 1.0)
     tokens = weights.sum().clone().detach().to(torch.int)
     if get_args().check_for_nan_in_loss_and_grad:
         check = get_rerun_state_machine().validate_result

@@ -14,17 +14,33 @@ if not __package__:
 from workloads.backends.common.program import Training, main
 from workloads.backends.common.step_writer import Device, device_of
 from workloads.backends.megatron import cpu_shim
-from workloads.backends.megatron.log_lines import read_checkpoint, read_step
+from workloads.backends.megatron.data_files import require_data
+from workloads.backends.megatron.log_lines import read_checkpoint, read_step, rejected_result
 from workloads.backends.megatron.optimizer_resume import correct_resume
 from workloads.backends.megatron.python_version import complete_typing
 from workloads.backends.megatron.resume import load_arguments
+from workloads.common.errors import SettingsError
 
 if TYPE_CHECKING:
     from workloads.backends.common.run_facts import RunFacts
+    from workloads.backends.common.step_clock import StepClock
 
 
-def train(facts: RunFacts, checkpoints: Path, arguments: list[str]) -> bool:
-    """Train; return whether the run stopped early, after it has written a checkpoint."""
+class _Backend:
+    """Trains with the clock of the steps."""
+
+    clock: StepClock
+
+    def use_clock(self, clock: StepClock) -> None:
+        self.clock = clock
+
+    def train(self, facts: RunFacts, checkpoints: Path, arguments: list[str]) -> bool:
+        """Train; return whether the run stopped early, after it has written a checkpoint."""
+        return _train(facts, checkpoints, arguments, self.clock)
+
+
+def _train(facts: RunFacts, checkpoints: Path, arguments: list[str], clock: StepClock) -> bool:
+    require_data(facts.settings)
     complete_typing()
     if cpu_shim.wanted():
         cpu_shim.install()
@@ -32,8 +48,7 @@ def train(facts: RunFacts, checkpoints: Path, arguments: list[str]) -> bool:
     # Megatron-LM reads the arguments of the process.
     sys.argv = ["pretrain.py", *arguments, *load_arguments(checkpoints, facts.resume, facts.start_from)]
     import torch  # noqa: PLC0415 - after the shim
-    from megatron.training import get_args  # noqa: PLC0415 - the same
-    from megatron.training.training import pretrain  # noqa: PLC0415 - the same
+    from megatron.training import get_args, training  # noqa: PLC0415 - the same
 
     from workloads.backends.megatron import model  # noqa: PLC0415 - the same
 
@@ -41,9 +56,16 @@ def train(facts: RunFacts, checkpoints: Path, arguments: list[str]) -> bool:
         cpu_shim.adjust()
     _use_compiled_helpers()
     correct_resume()
+    for name, phase in (("save_checkpoint", "checkpoint"), ("evaluate_and_print_results", "validation")):
+        setattr(training, name, clock.timed(phase, getattr(training, name)))
     early = False
     try:
-        pretrain(_configuration(), model.datasets, _model_type(), model.forward_step)
+        training.pretrain(_configuration(), model.datasets, _model_type(), model.ForwardStep(clock))
+    except RuntimeError as error:
+        found = rejected_result(error, clock.step)
+        if found is None:
+            raise
+        raise found from error
     except SystemExit as ended:  # Megatron-LM has received SIGTERM or reached a limit of time, and has written a checkpoint
         if ended.code:
             raise
@@ -66,7 +88,11 @@ def _configuration() -> object:
     from megatron.training.argument_utils import gpt_config_from_args, pretrain_cfg_container_from_args  # noqa: PLC0415 - after the shim
     from megatron.training.arguments import parse_and_validate_args  # noqa: PLC0415 - the same
 
-    args = parse_and_validate_args()
+    try:
+        args = parse_and_validate_args()
+    except (AssertionError, RuntimeError, ValueError) as error:
+        fix = "change parallel.* or megatron.*; the number of ranks may not suit the layout"
+        raise SettingsError(f"Megatron-LM rejects the settings: {error}", fix=fix) from error
     return pretrain_cfg_container_from_args(args, gpt_config_from_args(args))
 
 
@@ -86,4 +112,5 @@ def _device(precision: str) -> Device:
 
 
 if __name__ == "__main__":
-    sys.exit(main("pretrain", Training(train, read_step, read_checkpoint, _device), sys.argv[1:]))
+    megatron = _Backend()
+    sys.exit(main("pretrain", Training(megatron.train, read_step, read_checkpoint, _device, megatron.use_clock), sys.argv[1:]))

@@ -36,13 +36,22 @@ class Checkpoints(CheckpointManager):  # type: ignore[misc]  # TorchTitan is not
         last_step = last_step and self.at_end
         if not self._should_save(curr_step, last_step):
             return
-        super().save(curr_step, last_step)
+        self.write(curr_step, last_step)
         self._report(self._unreported)
         self._unreported = 0
         if last_step or self.async_mode == AsyncMode.DISABLED:
             self._report(curr_step)
         else:
             self._unreported = curr_step
+
+    def write(self, curr_step: int, last_step: bool) -> None:  # noqa: FBT001 - as above
+        """Write a checkpoint, or start to write it."""
+        super().save(curr_step, last_step)
+
+    def poll(self) -> None:
+        """Report a checkpoint that was written in the background, once it is complete."""
+        if self._unreported and self.save_future is not None and self.save_future.done():
+            self.finish()
 
     def finish(self) -> None:
         """Wait for a checkpoint that is still being written."""

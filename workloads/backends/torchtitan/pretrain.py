@@ -18,15 +18,20 @@ from workloads.backends.torchtitan.log_lines import StepLines, read_checkpoint
 
 if TYPE_CHECKING:
     from workloads.backends.common.run_facts import RunFacts
+    from workloads.backends.common.step_clock import StepClock
 
 _RANK, _RANKS = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 _REPORTS = _RANK == _RANKS - 1  # every rank prints steps; with a pipeline, only the last stage knows the loss
 
 
-class _Lines:
-    """Reads the printed lines of the rank that reports."""
+class _Backend:
+    """Trains, and reads the printed lines of the rank that reports."""
 
     lines: StepLines | None = None
+    clock: StepClock
+
+    def use_clock(self, clock: StepClock) -> None:
+        self.clock = clock
 
     def read_step(self, line: str) -> Step | None:
         return self.lines.read_step(line) if self.lines else None
@@ -41,7 +46,7 @@ class _Lines:
             cpu_shim.install()
         from workloads.backends.torchtitan import trainer  # noqa: PLC0415 - after the shim
 
-        return trainer.train(facts, arguments, cpu_shim.adjust if cpu_shim.wanted() else lambda _config: None)
+        return trainer.train(facts, arguments, cpu_shim.adjust if cpu_shim.wanted() else lambda _config: None, self.clock)
 
 
 def _device(precision: str) -> Device:
@@ -54,5 +59,6 @@ def _device(precision: str) -> Device:
 
 
 if __name__ == "__main__":
-    reader = _Lines()
-    sys.exit(main("pretrain", Training(reader.train, reader.read_step, reader.read_checkpoint, _device), sys.argv[1:]))
+    titan = _Backend()
+    training = Training(titan.train, titan.read_step, titan.read_checkpoint, _device, titan.use_clock)
+    sys.exit(main("pretrain", training, sys.argv[1:]))

@@ -25,8 +25,10 @@ _SECTIONS = {
     "optimizer": ("lr", "beta1", "beta2", "eps", "weight_decay", "warmup_steps", "decay_steps", "min_lr_ratio"),
     "compute": ("precision", "recompute", "recompute_layers"),
     "parallel": _PARALLEL,
-    "checkpoint": ("folder", "every_steps", "at_end", "keep", "resume", "start_from"),
+    "checkpoint": ("folder", "every_steps", "at_end", "keep", "asynchronous", "resume", "start_from"),
     "telemetry": ("prometheus_file", "print_every_steps"),
+    "watchdog": ("step_timeout_s", "startup_timeout_s"),
+    "drill": ("kind", "step", "rank", "slow_s", "once"),
     "data": ("source", "files"),
 }
 
@@ -54,6 +56,7 @@ class Megatron:
         "recompute_num_layers": "compute.recompute_layers",
         "save": "checkpoint.folder",
         "save_interval": "checkpoint.every_steps",
+        "async_save": "checkpoint.asynchronous",
     }
 
     def known_keys(self) -> Mapping[str, Key]:

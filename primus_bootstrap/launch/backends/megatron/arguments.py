@@ -166,6 +166,8 @@ def _training(settings: Mapping[str, Any], recipe: Recipe) -> dict[str, Any]:
         "eval_iters": 0,
         "eval_interval": _NEVER,
         "exit_signal_handler": True,
+        # Without it, a NaN ends the run by an exit code that asks for a restart on another GPU, and the watcher would not know it.
+        "rerun_mode": "disabled",
         "distributed_timeout_minutes": math.ceil(settings["parallel.timeout_s"] / 60),
         **_PRECISION[recipe.precision],
         **_recompute(recipe),
@@ -218,4 +220,8 @@ def _checkpoints(settings: Mapping[str, Any], run_dir: Path) -> dict[str, Any]:
     if not every and not at_end:
         return {}
     folder = settings["checkpoint.folder"] or str(run_dir / "checkpoints")
-    return {"save": folder, "save_interval": every or settings["train.steps"]}
+    found = {"save": folder, "save_interval": every or settings["train.steps"]}
+    if settings["checkpoint.asynchronous"]:
+        # By Megatron's own writer: its default, nvrx, needs NVIDIA's resiliency extension, which the environment does not have.
+        found.update(async_save=True, async_strategy="mcore", use_persistent_ckpt_worker=True)
+    return found

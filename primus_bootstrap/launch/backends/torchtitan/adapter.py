@@ -21,8 +21,10 @@ _SECTIONS = {
     "optimizer": ("lr", "beta1", "beta2", "eps", "weight_decay", "warmup_steps", "decay_steps", "min_lr_ratio"),
     "compute": ("precision", "recompute"),
     "parallel": ("strategy", "tensor", "pipeline", "virtual_pipeline", "context", "expert", "shards", "timeout_s"),
-    "checkpoint": ("folder", "every_steps", "at_end", "keep", "resume", "start_from"),
+    "checkpoint": ("folder", "every_steps", "at_end", "keep", "asynchronous", "resume", "start_from"),
     "telemetry": ("prometheus_file", "print_every_steps"),
+    "watchdog": ("step_timeout_s", "startup_timeout_s"),
+    "drill": ("kind", "step", "rank", "slow_s", "once"),
     "data": ("source", "files"),
 }
 FILE, SHAPE_FILE = "torchtitan.toml", "torchtitan_model.json"

@@ -147,6 +147,7 @@ def _checkpoints(settings: Mapping[str, Any], run_dir: Path) -> dict[str, Any]:
         "checkpoint.folder": settings["checkpoint.folder"] or str(run_dir / "checkpoints"),
         "checkpoint.interval": every or settings["train.steps"],
         "checkpoint.load_only": not writes,
+        "checkpoint.async_mode": "async" if settings["checkpoint.asynchronous"] else "disabled",
         "checkpoint.initial_load_path": initial or None,
         "checkpoint.initial_load_model_only": not other,
         "checkpoint.last_save_model_only": False,
