@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests.unit.test_role_templates import render
 
 
@@ -28,6 +30,26 @@ def test_single_slurmctld_writes_only_to_its_folders() -> None:
     own = directives("slurmctld.conf.j2")
 
     assert (own["ProtectSystem"], own["ReadWritePaths"]) == ("strict", "-/var/lib/slurm -/var/log/slurm")
+
+
+# With User= and without capabilities, each of these implies NoNewPrivileges=yes: systemd.exec(5).
+IMPLY_NO_NEW_PRIVILEGES = {
+    "SystemCallFilter", "SystemCallArchitectures", "RestrictAddressFamilies", "RestrictNamespaces", "PrivateDevices",
+    "ProtectKernelTunables", "ProtectKernelModules", "ProtectKernelLogs", "ProtectClock", "MemoryDenyWriteExecute", "RestrictRealtime",
+    "RestrictSUIDSGID", "DynamicUser", "LockPersonality",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["MailProg", "resumeprogram", "PrologSlurmctld"])
+def test_slurmctld_may_start_the_programs_of_the_site(name: str) -> None:
+    """A mailer gets the group of its queue, a resume program uses sudo. Without such programs, the unit forbids both."""
+    permitted = directives("slurmctld.conf.j2", slurm_extra_conf={name: "/usr/local/bin/program"})
+    strict = directives("slurmctld.conf.j2", slurm_extra_conf={"MailDomain": "example.com", "MaxJobCount": 5})
+
+    assert permitted["NoNewPrivileges"] == "no"
+    assert not {*IMPLY_NO_NEW_PRIVILEGES, "CapabilityBoundingSet"} & {*permitted}
+    assert (permitted["User"], permitted["ProtectSystem"]) == ("slurm", "full")
+    assert (strict["NoNewPrivileges"], strict["CapabilityBoundingSet"], strict["ProtectSystem"]) == ("yes", "", "strict")
 
 
 def test_slurmd_waits_for_the_shared_file_system_without_requiring_it() -> None:
