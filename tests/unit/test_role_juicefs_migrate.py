@@ -59,6 +59,63 @@ def test_numbers_of_objects_are_read_from_the_last_line() -> None:
     assert migrate.counts_in("<INFO>: Syncing\n") is None
 
 
+PARAMS = {
+    "program": "juicefs",
+    "old_bucket": OLD,
+    "account": "jfsstore",
+    "new_bucket": NEW,
+    "name": "jfs",
+    "state_folder": "/nowhere",
+    "threads": 20,
+    "limit_mbps": 0,
+    "limit_s": 60,
+}
+SOME_FAILED = (
+    "<ERROR>: Failed to copy object chunks/0/0/1_0_50: ssh: handshake failed: EOF [worker@sync.go:812]\n"
+    "<INFO>: Found: 12, skipped: 2, copied: 8, deleted: 0, failed: 2 [Sync@sync.go:2238]\n"
+    "<FATAL>: failed to handle 2 objects [sync@sync.go:640]\n"
+)
+
+
+def migration(*answers: tuple[int, str]) -> tuple[Any, list[float]]:
+    """Return a migration whose calls of `juicefs sync` answer these exit codes and outputs, and the pauses between them."""
+    pauses: list[float] = []
+    found = migrate.Migration(PARAMS, {}, pauses.append)
+    calls = iter(answers)
+    found._with_password = lambda _: next(calls)  # no terminal
+    return found, pauses
+
+
+def test_objects_that_failed_are_tried_again() -> None:
+    """A store that was busy must not end a copy of hours. All copied objects count."""
+    found, pauses = migration((1, SOME_FAILED), (0, DONE))
+
+    assert found.sync(OLD, NEW) == {"Found": 12, "skipped": 10, "copied": 9, "deleted": 2, "failed": 0}
+    assert pauses == [0.0, 5.0]
+
+
+def test_a_copy_that_keeps_failing_ends_with_its_reason() -> None:
+    """The last line of the program has only the number. A store that does not answer at all is tried once."""
+    found, _ = migration((1, SOME_FAILED), (1, SOME_FAILED), (1, SOME_FAILED))
+    silent, _ = migration((1, "<FATAL>: connect to st1 failed [main@main.go:1]\n"))
+
+    with pytest.raises(
+        migrate.VolumeError, match=r"2 objects failed: Failed to copy object chunks/0/0/1_0_50: ssh: handshake failed: EOF\. Fix"
+    ):
+        found.sync(OLD, NEW)
+    with pytest.raises(migrate.VolumeError, match=r"failed: connect to st1 failed\. Fix"):
+        silent.sync(OLD, NEW)
+
+
+def test_sshd_of_the_store_accepts_as_many_logins_at_once_as_a_copy_starts() -> None:
+    """By default it drops connections from the tenth on that has not logged in. The setting is global, so it comes before `Match`."""
+    before = render("juicefs", "sshd.conf.j2").partition("Match ")[0]
+    (limit,) = [line.split()[1] for line in before.splitlines() if line.startswith("MaxStartups ")]
+    threads = variable("juicefs", "juicefs_migrate_threads", {"os_family": "Debian", "architecture": "x86_64"})
+
+    assert int(limit.split(":")[0]) >= 3 * threads  # a client of the volume opens some 20 more
+
+
 def test_only_expired_sessions_are_no_clients() -> None:
     """A client that was killed stays in the list until its session expires; a session without a time counts."""
     now = datetime(2026, 11, 28, 12, 0, tzinfo=timezone.utc)  # noqa: UP017 - as the module

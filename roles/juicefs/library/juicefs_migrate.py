@@ -49,6 +49,8 @@ _POLL_S = 5.0
 _SESSIONS_S = 150.0
 # Passes until nothing differs. More than one is needed only if another host of the new store lists a name late.
 _PASSES = 5
+# How often objects that failed are tried again: a host may be busy, or have refused a connection.
+_TRIES, _PAUSE_S = 3, 5.0
 # The object with the volume's UUID, which `juicefs format` writes (1.0 and later).
 _MARK = "juicefs_uuid"
 # In the environment file, but not for JuiceFS: its environment has no variable for the password of sftp.
@@ -102,6 +104,14 @@ def counts_in(output: str) -> dict[str, int] | None:
     return {name: int(found.get(name, 0)) for name in _COUNTS} if found else None
 
 
+def failures_in(output: str) -> str:
+    """Return the number of objects that failed and the first reason, or the last error."""
+    counts = counts_in(output)
+    reason = re.search(r"<ERROR>: (.*?)(?: \[[^\]]*\])?$", output, re.MULTILINE)
+    failed = f"{counts['failed']} objects failed: " if counts and counts["failed"] else ""
+    return failed + (reason[1][:300] if reason else last_error(output))
+
+
 def clients_of(status: Mapping[str, Any], now: datetime) -> list[str]:
     """Return `host:/mountpoint` of each client whose session has not expired."""
     return [
@@ -119,9 +129,9 @@ def is_complete(settings: Mapping[str, Any]) -> bool:
 class Migration:
     """One volume, the program, and its environment."""
 
-    def __init__(self, params: Mapping[str, Any], environment: Mapping[str, str]) -> None:
+    def __init__(self, params: Mapping[str, Any], environment: Mapping[str, str], pause: Callable[[float], None] = time.sleep) -> None:
         """Separate the password of sftp from the variables of the program."""
-        self.params = params
+        self.params, self.pause = params, pause
         self.stores = Stores(params["old_bucket"], params["account"], params["new_bucket"])
         self.old, self.new = self.stores.old_location(params["name"]), self.stores.new_location(params["name"])
         self.password = environment.get(_PASSWORD, "")
@@ -154,7 +164,7 @@ class Migration:
             )
 
     def sync(self, source: str, target: str, *options: str) -> dict[str, int]:
-        """Copy missing objects and return the numbers of objects.
+        """Copy missing objects and return the numbers of objects; try again those that failed.
 
         Raises:
             VolumeError: JuiceFS fails, or objects could not be copied.
@@ -162,15 +172,20 @@ class Migration:
         limit = self.params["limit_mbps"]
         words = ["--no-agent", "sync", "--metrics=127.0.0.1:off", "--consul=", f"--threads={self.params['threads']}"]
         command = [self.params["program"], *words, *([f"--bwlimit={limit}"] if limit else []), *options, source, target]
-        code, output = self._with_password(command)
-        counts = counts_in(output)
-        if code or counts is None or counts["failed"]:
-            failed = f"{counts['failed']} objects failed: " if counts else ""
-            raise VolumeError(
-                f"copying from {source} to {target} failed: {failed}{last_error(output)}. "
-                "Fix: check both stores, then run the same command again; it continues"
-            )
-        return counts
+        copied = 0
+        for attempt in range(_TRIES):
+            self.pause(_PAUSE_S * attempt)
+            code, output = self._with_password(command)
+            counts = counts_in(output)
+            copied += counts["copied"] if counts else 0
+            if not code and counts and not counts["failed"]:
+                return {**counts, "copied": copied}
+            if counts is None:
+                break
+        raise VolumeError(
+            f"copying from {source} to {target} failed: {failures_in(output)}. "
+            "Fix: check both stores, then run the same command again; it continues"
+        )
 
     def _with_password(self, command: Sequence[str]) -> tuple[int, str]:
         """Run a command that asks for the password of sftp on a terminal. The terminal ends it if this process is killed."""
@@ -230,7 +245,7 @@ class Migration:
             self.checked.write_text(done, encoding="utf-8")
         return {"changed": copied > 0, "copied": copied, "complete": False}
 
-    def switch(self, pause: Callable[[float], None] = time.sleep) -> dict[str, Any]:
+    def switch(self) -> dict[str, Any]:
         """Complete the copy, use the new store, and check it.
 
         Raises:
@@ -240,7 +255,7 @@ class Migration:
         store = self.stores.in_use(settings)
         if store == "new" and is_complete(settings):
             return {"changed": False, "complete": True}
-        self.wait_until_unused(pause)
+        self.wait_until_unused()
         if store == "old":
             self.claim(str(settings.get("UUID", "")))
             self.mirror()
@@ -250,7 +265,7 @@ class Migration:
         self.config("--secret-key=")
         return {"changed": True, "complete": True}
 
-    def wait_until_unused(self, pause: Callable[[float], None]) -> None:
+    def wait_until_unused(self) -> None:
         """Wait until the volume has no client.
 
         Raises:
@@ -264,7 +279,7 @@ class Migration:
             if time.monotonic() > end:
                 fix = "unmount it there (pods with a volume too), then run the same command again"
                 raise VolumeError(f"the volume is still mounted on {', '.join(clients)}. Fix: {fix}")
-            pause(_POLL_S)
+            self.pause(_POLL_S)
 
     def mirror(self) -> None:
         """Make both stores equal.
