@@ -6,8 +6,13 @@ import errno
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import yaml
+from ansible.parsing.dataloader import DataLoader
+from ansible.template import Templar, trust_as_template
 
+from primus_bootstrap import content
 from primus_bootstrap.inventory.ansible.role_filters import load_filters
+from tests.role_variables import trusted
 from tests.unit.role_module import load_role_module
 from tests.unit.test_role_templates import render
 
@@ -269,3 +274,21 @@ def test_only_the_answer_of_a_filter_counts_as_rejected(
         ("packet_filter.accepts", "pass"),
         ("packet_filter.rejects", expected),
     ]
+
+
+@pytest.mark.parametrize(
+    ("state", "ufw", "found"),
+    [
+        ({"ActiveState": "inactive", "LoadState": "not-found"}, {"msg": "file not present"}, ""),
+        ({}, {"found": 0}, ""),
+        ({"ActiveState": "active"}, {"found": 0}, "firewalld"),
+        ({"ActiveState": "inactive"}, {"found": 1}, "ufw"),
+    ],
+)
+def test_another_firewall_is_detected(state: dict[str, str], ufw: dict[str, Any], found: str) -> None:
+    """The values are those that systemd_service and lineinfile return, also on a host that has neither."""
+    tasks = yaml.safe_load((content.roles_dir() / "packet_filter/tasks/preflight.yml").read_text(encoding="utf-8"))
+    known = {"__packet_filter_firewalld": {"status": state}, "__packet_filter_ufw": ufw}
+    templar = Templar(loader=DataLoader(), variables={**trusted(tasks[-1]["vars"]), **known})
+
+    assert templar.template(trust_as_template("{{ _packet_filter_active }}")) == found

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 from ansible.parsing.dataloader import DataLoader
-from ansible.template import Templar
+from ansible.template import Templar, trust_as_template
 
 from primus_bootstrap import content
 from primus_bootstrap.launch.watch import broker, node_agent
@@ -102,3 +102,19 @@ def test_the_kubernetes_account_may_create_every_form_and_no_more() -> None:
     assert set().union(*rights.values()) == {"get", "list", "create", "delete"}
     assert rights["", "pods"] == {"get", "list", "delete"}
     assert rules["ClusterRole"] == [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list"]}]
+
+
+def test_the_states_of_both_units_are_compared() -> None:
+    """A unit without an answer of systemd is unknown."""
+    tasks = yaml.safe_load((content.roles_dir() / "primus_watch" / "tasks" / "verify.yml").read_text(encoding="utf-8"))
+    task = next(one for one in tasks if "_primus_watch_states" in one.get("vars", {}))
+    units = [{"status": {"LoadState": "loaded", "ActiveState": "inactive"}}, {"status": {"LoadState": "loaded", "ActiveState": "active"}}]
+
+    def accepts(*results: dict[str, object]) -> bool:
+        known = {"__primus_watch_list": {"rc": 0}, "__primus_watch_loaded": {"results": list(results)}}
+        templar = Templar(loader=DataLoader(), variables={**trusted(task["vars"]), **known})
+        return all(templar.template(trust_as_template(f"{{{{ {one} }}}}")) for one in task["ansible.builtin.assert"]["that"])
+
+    assert accepts(*units)
+    assert not accepts(*reversed(units))
+    assert not accepts(units[0], {"msg": "no answer"})
