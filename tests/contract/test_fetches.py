@@ -121,6 +121,8 @@ def kind_of(task: dict[str, Any]) -> str | None:
     # If `vars` of the task define `argv`, it is a template.
     if module in WHEELS or (module == "command" and "pip" in _flat(task) and "download" in _flat(task)) or "pip install" in text:
         return "wheel"
+    if module == "command" and "'backend', 'install'" in text:
+        return "wheel"
     if module in ("podman_image", "docker_image", "docker_image_pull") or IMAGE_PULLS.search(text):
         return "image"
     return None

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 # Groups whose hosts can be added and removed without a change on other hosts, except Slurm's controllers.
 WORKER_GROUPS = frozenset(
     {"gpu_node", "container_host", "packet_filter", "spare", "juicefs_client", "slurm_node", "slurm_login", "workload_node"}
+    | {"training_backend"}
     | {"kube_node", "kube_infra_node", "k8s_cluster", "no_floating"}
 )
 # From this number of hosts on, the group redis has sentinels: roles/redis/vars/main.yml, _redis_failover.
