@@ -38,3 +38,9 @@ def test_the_plan_of_an_example_equals_its_file(topology: str) -> None:
 def test_every_golden_plan_has_an_example() -> None:
     """There is no golden plan of a removed example."""
     assert sorted(path.stem for path in PLANS.glob("*.json")) == TOPOLOGIES, f"remove the files in {PLANS} without a folder in inventory/"
+
+
+@pytest.mark.parametrize("topology", [name for name in TOPOLOGIES if name != "lab"])
+def test_the_metadata_engine_of_an_example_fails_over_by_itself(topology: str) -> None:
+    """With fewer than three hosts in the group redis, the shared file system would wait for a person if the primary dies."""
+    assert len(load_cluster(content.topologies_dir() / topology).groups["redis"]) >= 3
