@@ -49,3 +49,14 @@ def test_new_host_is_a_replica_and_an_old_one_is_forgotten(group: RedisGroup) ->
     assert primary != first.address
     assert first.address not in known
     assert kept == ["value"] * 2
+
+
+def test_primary_moves_to_a_host_that_joined_since_the_last_apply(group: RedisGroup) -> None:
+    """The scripts of the other hosts do not have its address: a host that leaves finds it among its replicas."""
+    new = group.join(NEW)
+    new.redis("CONFIG", "SET", "replica-priority", "1")  # preferred
+    until(group.ready, "four sentinels and three replicas")
+    first = group.hosts[ADDRESSES[0]]
+    until(lambda: "slave-priority\n1\n" in first.sentinel("SENTINEL", "REPLICAS", "primary"), "its priority", limit_s=60)
+
+    assert first.switch_primary() == f"the primary is {NEW} now"

@@ -13,6 +13,7 @@ from primus_bootstrap import content
 from tests.unit.test_role_templates import render
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 FILES = content.roles_dir() / "redis" / "files"
@@ -32,8 +33,10 @@ esac
 LOADING, UP = "activating start", "active running"
 
 
-def take_up(folder: Path, *states: str, noted: str = "now", wait_s: int = 5, mode: str = "do") -> tuple[int, str, str, list[str]]:
-    """Run the script with these unit states; return exit code, output, errors and restarts."""
+def take_up(
+    folder: Path, *states: str, noted: str = "now", wait_s: int = 5, mode: str = "do", script: str = SCRIPT, more: Sequence[str] = ()
+) -> tuple[int, str, str, list[str]]:
+    """Run a script with these unit states and further arguments; return exit code, output, errors and restarts."""
     stated = folder / "redis.conf"
     stated.write_text("now", encoding="utf-8")
     note = f"{hashlib.sha256(noted.encode()).hexdigest()}  {stated}\n"
@@ -43,9 +46,9 @@ def take_up(folder: Path, *states: str, noted: str = "now", wait_s: int = 5, mod
     for name, text in {"systemctl": SYSTEMCTL, "journalctl": "#!/bin/sh\necho the lines of its log\n"}.items():
         (folder / name).write_text(text, encoding="utf-8")
         (folder / name).chmod(0o755)
-    words = ["/bin/sh", "-s", "redis-server.service", str(folder / "applied"), str(folder / "starting"), str(wait_s), mode]
+    words = ["/bin/sh", "-s", "redis-server.service", str(folder / "applied"), str(folder / "starting"), str(wait_s), mode, *more]
     environment = {"PATH": f"{folder}:{os.environ['PATH']}", "STUB": str(folder)}
-    done = subprocess.run(words, input=SCRIPT, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(words, input=script, env=environment, capture_output=True, text=True, check=False, timeout=60)
     asked = folder / "asked"
     return done.returncode, done.stdout, done.stderr, asked.read_text(encoding="utf-8").splitlines() if asked.exists() else []
 
@@ -102,3 +105,26 @@ def test_check_mode_changes_nothing(tmp_path: Path) -> None:
 
     assert take_up(tmp_path / "a", "inactive dead", noted="before", mode="look")[1:] == ("stale\n", "", [])
     assert take_up(tmp_path / "b", LOADING, mode="look") == (0, "", "", [])
+
+
+@pytest.mark.parametrize(
+    ("recorded", "restarts"),
+    [
+        ("known-replica primary 10.0.0.2 6380", 0),
+        ("known-sentinel primary 10.0.0.24 26379 1f", 1),
+        ("known-replica primary 10.0.0.4 6380", 1),
+        ("known-sentinel another 10.0.0.4 26379 1f", 0),
+    ],
+)
+def test_sentinel_that_counts_a_host_that_left_is_restarted(tmp_path: Path, recorded: str, restarts: int) -> None:
+    """Its files are unchanged if the host joined and left without an apply in between."""
+    state = tmp_path / "sentinel.conf"
+    state.write_text(f"sentinel monitor primary 10.0.0.1 6380 2\nsentinel {recorded}\n", encoding="utf-8")
+    script = "\n".join(
+        (FILES / name).read_text(encoding="utf-8") for name in ("wait_for_start.sh", "sentinel_strangers.sh", "restart_if_changed.sh")
+    )
+    more = ["", "30", str(state), "primary", "/client.env", "10.0.0.1,10.0.0.2,10.0.0.3"]
+    code, output, _, asked = take_up(tmp_path, UP, script=script, more=more)
+
+    assert (code, len(asked), "stale" in output) == (0, restarts, restarts == 1)
+    assert take_up(tmp_path, UP, script=script, more=more, mode="look")[3] == asked
