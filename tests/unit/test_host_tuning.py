@@ -266,6 +266,38 @@ def test_kernel_arguments_need_a_reboot(tmp_path: Path) -> None:
     assert (outcomes(booted), booted.diffs) == ({"kernel_arguments": "pass"}, [])
 
 
+def test_kernel_arguments_of_rhel_are_added_and_removed_with_grubby(tmp_path: Path) -> None:
+    """Only arguments that the role has added are removed. A second run starts no program."""
+    put(tmp_path, "/usr/sbin/grubby", "")
+    line = put(tmp_path, "/proc/cmdline", "root=/dev/sda1 quiet\n")
+    calls = []
+    for arguments in (["iommu=pt", "pci=realloc=off"], ["iommu=pt", "pci=realloc=off"], ["iommu=pt"], []):
+        host = make_host(tmp_path)
+        tuning.set_kernel_arguments(host, arguments)
+        calls.append(list(host.run.calls))
+        line.write_text("root=/dev/sda1 quiet iommu=pt pci=realloc=off\n")
+
+    assert calls == [
+        ["grubby --update-kernel=ALL --args=iommu=pt pci=realloc=off"],
+        [],
+        ["grubby --update-kernel=ALL --remove-args=pci=realloc=off", "grubby --update-kernel=ALL --args=iommu=pt"],
+        ["grubby --update-kernel=ALL --remove-args=iommu=pt", "true"],
+    ]
+    assert not (tmp_path / "etc/primus/kernel-arguments").exists()
+
+
+def test_former_kernel_arguments_that_stay_are_reported(tmp_path: Path) -> None:
+    """The file keeps them, so the next run tries again."""
+    put(tmp_path, "/usr/sbin/grubby", "")
+    put(tmp_path, "/proc/cmdline", "quiet\n")
+    tuning.set_kernel_arguments(make_host(tmp_path), ["iommu=pt"])
+    host = make_host(tmp_path, answers={"grubby --update-kernel=ALL": (1, "grubby: no space left")})
+    tuning.set_kernel_arguments(host, [])
+
+    assert outcomes(host) == {"kernel_arguments": "fail"}
+    assert "iommu=pt" in (tmp_path / "etc/primus/kernel-arguments").read_text()
+
+
 def test_hosts_block_is_first_and_replaced_completely(tmp_path: Path) -> None:
     """It precedes Debian's 127.0.1.1 line. An empty block removes it."""
     original = "127.0.0.1 localhost\n127.0.1.1 n1\n"

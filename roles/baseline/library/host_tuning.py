@@ -32,6 +32,7 @@ NAMESPACED_KEYS = ("net.", "kernel.shm", "kernel.msg", "kernel.sem", "fs.mqueue.
 OPTIONAL_KEYS = ("kernel.numa_balancing", "net.ipv6.")
 # Read after 99-sysctl.conf, and after 99-protect-links.conf, in which Debian 12 and Ubuntu set fs.protected_fifos.
 SYSCTL_FILE = "/etc/sysctl.d/99-zz-primus.conf"
+BOOT_ARGUMENTS_FILE = "/etc/primus/kernel-arguments"  # those that grubby has added
 CAP_SYS_TIME = 25  # include/uapi/linux/capability.h
 
 
@@ -209,17 +210,22 @@ def turn_swap_off(host: Host, off: bool) -> None:  # noqa: FBT001 - one signatur
 
 
 def set_kernel_arguments(host: Host, arguments: Sequence[str]) -> None:
-    """Add arguments to the kernel command line in GRUB's drop-in folder; they take effect at the next boot."""
+    """Add arguments to the kernel command line, with GRUB's drop-in folder or with grubby; they take effect at the next boot."""
     expected, given = " ".join(arguments), (host.read("/proc/cmdline") or "").split()
-    if host.container or not host.at("/usr/sbin/update-grub").exists():
-        reason = host.machine_reason("the kernel") or "this host has no update-grub"
+    tools = [tool for tool in ("update-grub", "grubby") if host.at(f"/usr/sbin/{tool}").exists()]
+    if host.container or not tools:
+        reason = host.machine_reason("the kernel") or "this host has neither update-grub nor grubby"
         if arguments:
-            fix = "" if host.container else "set them in this host's boot loader (RHEL: grubby --update-kernel=ALL --args=...)"
+            fix = "" if host.container else "set them in this host's boot loader"
             host.record("kernel_arguments", "skipped", expected=expected, found=" ".join(given), reason=reason, fix=fix)
         return
-    line = [f'GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX {expected}"'] if arguments else []
-    host.write("/etc/default/grub.d/90-primus.cfg", managed_text(line), notify="grub")
-    host.run_pending("grub", ["update-grub"])
+    if tools[0] == "grubby":
+        if not update_boot_entries(host, arguments):
+            return
+    else:
+        line = [f'GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX {expected}"'] if arguments else []
+        host.write("/etc/default/grub.d/90-primus.cfg", managed_text(line), notify="grub")
+        host.run_pending("grub", ["update-grub"])
     absent = [argument for argument in arguments if argument not in given]
     if absent:
         reason = f"set for the next boot, not in effect yet: {' '.join(absent)}"
@@ -227,6 +233,22 @@ def set_kernel_arguments(host: Host, arguments: Sequence[str]) -> None:
         host.record("kernel_arguments", "fail", expected=expected, found=" ".join(given), reason=reason, fix=fix)
     elif arguments:
         host.record("kernel_arguments", "pass", expected=expected, found=" ".join(given))
+
+
+def update_boot_entries(host: Host, arguments: Sequence[str]) -> bool:
+    """Add arguments to every boot entry of RHEL, and remove those of an earlier run; return whether that worked.
+
+    grubby has no drop-in folder, so a file tells which arguments are ours. It also changes /etc/default/grub, for kernels that come later.
+    """
+    ours = [line for line in (host.read(BOOT_ARGUMENTS_FILE) or "").splitlines() if not line.startswith("#")]
+    former, command = " ".join(one for one in ours if one not in arguments), ["grubby", "--update-kernel=ALL"]
+    status, output = host.run([*command, f"--remove-args={former}"]) if former and not host.check else (0, "")
+    if status:
+        host.fail("kernel_arguments", expected=f"without {former}", found=former, reason=output, fix="run the same grubby command by hand")
+        return False
+    host.write(BOOT_ARGUMENTS_FILE, managed_text(arguments), notify="grubby")
+    host.run_pending("grubby", [*command, f"--args={' '.join(arguments)}"] if arguments else ["true"])
+    return True
 
 
 def set_timezone(host: Host, zone: str) -> None:
