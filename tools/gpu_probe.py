@@ -149,7 +149,7 @@ def memory(arguments: Sequence[str]) -> dict[str, Any]:
     settings = load_settings(options.config, options.settings)
     torch.set_float32_matmul_precision("high")
     attempts: list[dict[str, Any]] = []
-    with process_group(device=settings.compute.device, tensor=1, timeout_s=300) as group:
+    with process_group(device=settings.compute.device, timeout_s=300) as group:
         model = build_model(settings, group)
         optimizer = make_optimizer(model, settings, group.device)
         found = {"before_step_gib": peak_memory_gib(group.device)}

@@ -16,8 +16,9 @@ from primus_bootstrap.core.structured import InvalidDataError, Issue
 from primus_bootstrap.core.suggestions import did_you_mean
 from primus_bootstrap.launch.backends.registry import NATIVE
 from primus_bootstrap.launch.programs import train_settings
+from primus_bootstrap.launch.programs.settings_file import Given
 from primus_bootstrap.launch.tasks import Request, all_tasks, find_task
-from primus_bootstrap.launch.training import backend_training
+from primus_bootstrap.launch.training import backend_training, native_training
 from primus_bootstrap.launch.watch import job_request
 from primus_bootstrap.launch.watch.job_request import DIRECT_HOSTS, KUBE_HOSTS, PREFIX, SLURM_HOSTS, WATCHERS, InventoryFacts
 from primus_bootstrap.launch.watch.job_spec import DIRECT, JOB_ID, KUBERNETES, SLURM
@@ -140,10 +141,22 @@ def _arguments(request: JobRequest, _inventory: InventoryFacts) -> Iterator[Issu
     for name in (name for name in request.presets if name.startswith("/")):
         yield from _task_issues("presets", [*words[:2], "--config", name])
     known = train_settings.known_settings(WORKLOADS)
-    for key, value in request.settings_by_name().items():
-        what, fix = train_settings.problem(known, key, value)
-        if what and value is not None and not isinstance(value, dict):
-            yield _issue(f"settings.{key}", what, fix)
+    stated = {key: value for key, value in request.settings_by_name().items() if value is not None and not isinstance(value, dict)}
+    wrong = [(key, *train_settings.problem(known, key, value)) for key, value in stated.items()]
+    yield from (_issue(f"settings.{key}", what, fix) for key, what, fix in wrong if what)
+    if not any(what for _, what, _ in wrong):
+        yield from _combinations(request, stated, known)
+
+
+def _combinations(request: JobRequest, stated: Mapping[str, Any], known: Mapping[str, train_settings.Known]) -> Iterator[Issue]:
+    """Yield the settings that the trainer does not support together. A file that only the hosts have may change the values."""
+    if any("/" in name for name in request.presets):
+        return
+    given = [Given(name, value, "settings") for name, value in stated.items()]
+    try:
+        native_training.check_combinations(WORKLOADS, native_training.values(WORKLOADS, known, request.presets, given))
+    except UsageError as error:
+        yield _issue("settings", error.what, error.fix)
 
 
 def _task_issues(variable: str, words: Sequence[str]) -> Iterator[Issue]:

@@ -94,7 +94,7 @@ def test_a_misspelt_setting_is_reported_with_its_line(tmp_path: Path) -> None:
         "argument optimizer.lr=fast: optimizer.lr: found 'fast'",
         "  fix: give a number",
         "argument compute.precision=fp61: compute.precision: found 'fp61'",
-        "  fix: choose from: fp32, bf16",
+        "  fix: choose from: fp32, bf16, fp8",
         "argument model=3: model: a section, not a setting",
         f"  fix: set one of: {', '.join(name for name in train_settings.known_settings(WORKLOADS) if name.startswith('model.'))}",
     ]
@@ -144,5 +144,5 @@ def test_the_help_lists_every_setting(tmp_path: Path) -> None:
     text = training.help_text("train posttrain", request(tmp_path))
 
     assert text.startswith("usage: primus-cli direct -- train posttrain ")
-    assert "  compute.precision  (fp32 | bf16, default 'bf16')\n      precision of the arithmetic" in text
+    assert "  compute.precision  (fp32 | bf16 | fp8, default 'bf16')\n      precision of the arithmetic" in text
     assert all(f"\n  {name}  (" in text for name in train_settings.known_settings(WORKLOADS))

@@ -10,8 +10,10 @@ import pytest
 
 from primus_bootstrap.launch.programs import benchmarks, train_settings
 from primus_bootstrap.launch.self_exec import programs_in
+from primus_bootstrap.launch.training import native_training
 from tests.workloads.ranks import ROOT
 from workloads.common.errors import SettingsError
+from workloads.train.combinations import COMBINATIONS, meets
 from workloads.train.load_settings import Given, _convert, known_settings
 
 WORKLOADS = ROOT / "workloads"
@@ -39,6 +41,20 @@ def test_every_setting_of_the_trainer_is_read() -> None:
     assert [(name, item.default, item.meaning, item.limits) for name, item in KNOWN.items()] == [
         (item.key, item.default, item.meaning, item.limits) for item in known_settings()
     ]
+
+
+def test_the_combinations_that_the_trainer_rejects_are_read() -> None:
+    """With the same fixes; each names existing settings, and their defaults are accepted."""
+    assert native_training.combinations(WORKLOADS) == COMBINATIONS
+    assert {name for conditions, _ in COMBINATIONS for name in conditions} <= set(KNOWN)
+    assert not list(native_training._problems(WORKLOADS, {name: item.default for name, item in KNOWN.items()}))
+
+
+@pytest.mark.parametrize("condition", ["set", "above 1", "above 0", "ddp", 1, 0, True, False])
+@pytest.mark.parametrize("value", [0, 1, 2, 0.1])
+def test_both_judge_a_condition_alike(value: Any, condition: Any) -> None:
+    """Of numbers; the values of a run have the types of the settings."""
+    assert native_training.meets(value, condition) == meets(value, condition)
 
 
 @pytest.mark.parametrize("value", VALUES, ids=repr)

@@ -12,9 +12,9 @@ from tests.workloads.ranks import Ranks, train
 from workloads.common.errors import SettingsError
 from workloads.train.check_settings import check_settings
 from workloads.train.lora import add_lora, is_added, merged
+from workloads.train.losses import sum_of_losses
 from workloads.train.model import Transformer, materialise
 from workloads.train.settings import ComputeSettings, LoraSettings, ModelSettings, ParallelSettings, Settings
-from workloads.train.step import sum_of_losses
 
 if TYPE_CHECKING:
     from pathlib import Path

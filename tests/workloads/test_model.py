@@ -105,9 +105,10 @@ def test_selective_recompute_repeats_no_matrix_product() -> None:
     assert flops["selective"] == flops["none"] < flops["full"]
 
 
-def test_the_output_is_the_weighted_sum_of_the_chosen_experts() -> None:
-    """By the definition, for each token."""
-    settings = ModelSettings(width=16, ffn_width=8, experts=4, experts_per_token=2)
+@pytest.mark.parametrize("ffn_width", [8, 6], ids=["grouped product", "one product per expert"])
+def test_the_output_is_the_weighted_sum_of_the_chosen_experts(ffn_width: int) -> None:
+    """By the definition, for each token; grouped products take rows of a multiple of 16 bytes."""
+    settings = ModelSettings(width=16, ffn_width=ffn_width, experts=4, experts_per_token=2)
     layer = Experts(settings)
     materialise(layer, CPU, seed=3, name="x", layers=1)
     for parameter in layer.parameters():

@@ -43,7 +43,7 @@ def test_a_number_in_scientific_notation_is_accepted(tmp_path: Path) -> None:
 def test_all_problems_are_reported_with_location_and_fix(tmp_path: Path) -> None:
     """A misspelt key, a wrong type, a wrong choice, and a section used as a setting."""
     path = tmp_path / "a.yaml"
-    path.write_text("model:\n  layer: 4\n  width: wide\ncompute:\n  precision: fp8\nsteps: 5\n")
+    path.write_text("model:\n  layer: 4\n  width: wide\ncompute:\n  precision: fp4\nsteps: 5\n")
     with pytest.raises(SettingsError) as caught:
         load_settings([str(path)], ["train=3", "compute.compile=maybe", "train.steps=1.5"])
 
@@ -52,8 +52,8 @@ def test_all_problems_are_reported_with_location_and_fix(tmp_path: Path) -> None
         "  fix: did you mean model.layers?",
         f"{path}:3: model.width is 'wide'",
         "  fix: give a whole number",
-        f"{path}:5: compute.precision is 'fp8'",
-        "  fix: choose from: fp32, bf16",
+        f"{path}:5: compute.precision is 'fp4'",
+        "  fix: choose from: fp32, bf16, fp8",
         f"{path}:6: steps: no such setting",
         "  fix: did you mean train.steps?",
         "argument 'train=3': train is a section, not a setting",
@@ -151,11 +151,31 @@ def test_every_setting_has_a_meaning_and_a_default_of_its_type() -> None:
         (["model.dropout=1"], 1, "model.dropout is 1"),
         (["model.experts=4", "model.experts_per_token=5"], 1, "experts_per_token is 5"),
         (["train.global_batch=6"], 2, "not a multiple of 4 = train.micro_batch"),
-        (["parallel.tensor=2"], 2, "strategy ddp"),
+        (["parallel.tensor=2"], 2, "parallel.tensor=2 and parallel.strategy=ddp do not"),
         (["parallel.tensor=2", "parallel.strategy=fsdp"], 3, "3 ranks are not a multiple"),
         (["parallel.tensor=4", "parallel.strategy=fsdp"], 4, r"model.kv_heads \(2\)"),
-        (["parallel.tensor=2", "parallel.strategy=fsdp", "model.experts=4"], 2, "parallel.tensor with model.experts"),
-        (["parallel.tensor=2", "parallel.strategy=fsdp", "model.dropout=0.1"], 2, "parallel.tensor with model.dropout"),
+        (["parallel.tensor=2", "parallel.strategy=fsdp", "model.experts=4"], 2, "parallel.tensor=2 and model.experts=4 do not"),
+        (["parallel.tensor=2", "parallel.strategy=fsdp", "model.dropout=0.1"], 2, "parallel.tensor=2 and model.dropout=0.1 do not"),
+        (["parallel.context=2"], 3, "3 ranks are not a multiple of parallel.context"),
+        (["parallel.context=2", "train.sequence_length=62"], 2, r"sequence_length \(62\) is not a multiple of 4 = 2 x"),
+        (
+            ["parallel.context=2", "parallel.tensor=2", "parallel.strategy=fsdp", "train.sequence_length=66"],
+            4,
+            "66.* is not a multiple of 4 = p",
+        ),
+        (["parallel.pipeline=4", "parallel.strategy=fsdp"], 4, r"model.layers \(2\) is less than the 4 stages"),
+        (["parallel.pipeline=2", "parallel.strategy=fsdp", "train.micro_batch=8"], 2, "1 micro-batches per rank and step do not fill 2"),
+        (
+            ["parallel.pipeline=2", "parallel.virtual_pipeline=2", "parallel.strategy=fsdp", "model.layers=4", "train.global_batch=10"],
+            2,
+            "5 micro",
+        ),
+        (
+            ["parallel.expert=3", "model.experts=4", "parallel.strategy=fsdp", "train.global_batch=12"],
+            3,
+            r"model.experts \(4\) is not a mult",
+        ),
+        (["parallel.expert=2", "model.experts=4", "parallel.strategy=fsdp", "train.global_batch=6"], 3, "3 ranks with different tokens"),
         (["data.source=files"], 1, "data.files is empty"),
         (["data.files=x.json"], 1, "data.source is synthetic"),
         (["parallel.timeout_s=60"], 1, "not above the watchdog"),

@@ -10,8 +10,9 @@ import torch
 from workloads.common.process_group import Group, process_group
 from workloads.train.checkpoint import Checkpoints
 from workloads.train.load_settings import load_settings
+from workloads.train.losses import whole
 from workloads.train.parallel import build_model
-from workloads.train.step import make_optimizer, whole
+from workloads.train.step import make_optimizer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,7 +44,7 @@ def optimizer_after(folder: Path, group: Group, *arguments: str, save: bool) -> 
 def test_moments_come_from_the_checkpoint_and_options_from_the_settings(tmp_path: Path, strategy: str) -> None:
     """A changed weight decay, beta or epsilon applies after a resume."""
     new = ("optimizer.weight_decay=0.01", "optimizer.beta2=0.99", "optimizer.eps=1e-6")
-    with process_group(device="cpu", tensor=1, timeout_s=60) as group:
+    with process_group(device="cpu", timeout_s=60) as group:
         _, before = optimizer_after(tmp_path, group, f"parallel.strategy={strategy}", save=True)
         optimizer, after = optimizer_after(tmp_path, group, f"parallel.strategy={strategy}", *new, save=False)
         same = [torch.equal(whole(before[name]), whole(after[name])) for name in ("exp_avg", "exp_avg_sq", "step")]

@@ -15,7 +15,7 @@ def logits(*arguments: str) -> torch.Tensor:
     """Return the logits of a long sequence from a model with scaled weights, whose attention depends strongly on positions."""
     settings = load_settings(["debug-dense"], [f"train.sequence_length={LENGTH}", *arguments])
     tokens_BL = torch.randint(512, (1, LENGTH), generator=torch.Generator().manual_seed(1))
-    with process_group(device="cpu", tensor=1, timeout_s=60) as group:
+    with process_group(device="cpu", timeout_s=60) as group:
         model = build_model(settings, group)
         with torch.no_grad(), arithmetic(settings, group, model):
             for parameter in model.parameters():

@@ -22,6 +22,7 @@ from workloads.common.device import device_model, device_serial
 from workloads.common.errors import StalledError, WorkloadError
 from workloads.common.process_group import choose_device, own_rank, world_size
 from workloads.common.results import Result, Sizes, append_result, host_name, now, spread, thinned, versions
+from workloads.common.torch_release import reject_unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -167,6 +168,9 @@ def run_benchmark(benchmark: Benchmark[Options], argv: Sequence[str]) -> int:
     """Run the benchmark; return the exit code: 0 success, 1 a series failed or was wrong, 2 wrong options, 77 time limit, 143 stopped."""
     name, shared = benchmark.name, benchmark.shared
     options = parse_options(benchmark.options, benchmark.meaning, argv)
+    code = reject_unsupported(name)
+    if code:
+        return code
     run = Run(name, asdict(options), Path(os.environ.get("RUN_DIR", ".")), shared)  # type: ignore[call-overload]
     signal.signal(signal.SIGTERM, _stop)
     with _time_limit(run):

@@ -28,6 +28,7 @@ from workloads.bench._run import Benchmark, Run, run_benchmark
 from workloads.common.errors import SettingsError
 from workloads.common.process_group import Group, process_group, world_size
 from workloads.common.timing import time_samples
+from workloads.common.torch_release import gather, scatter_sum
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,9 +37,6 @@ if TYPE_CHECKING:
 
 _KIB = 1024
 _ELEMENT = 4  # bytes of fp32
-# torch 2.13 renamed these functions and warns about the old names.
-_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-_SCATTER = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 
 
@@ -76,7 +74,7 @@ def measure(options: CollectivesOptions, run: Run) -> None:
     if world_size() < 2:
         print("collectives: skipped, because there is one rank only; start at least two (--nproc, --nnodes)")
         return
-    with process_group(device=options.device, tensor=1, timeout_s=options.timeout_s) as group:
+    with process_group(device=options.device, timeout_s=options.timeout_s) as group:
         for name in options.collectives:
             for size in _sizes(options, group):
                 _measure_size(options, run, group, name, size)
@@ -155,10 +153,10 @@ def _prepare(name: str, size: int, group: Group) -> Collective:
         return dist.all_reduce(whole)
 
     def all_gather(_number: int) -> object:
-        return _GATHER(whole, part)
+        return gather(whole, part)
 
     def reduce_scatter(_number: int) -> object:
-        return _SCATTER(part, whole)
+        return scatter_sum(part, whole)
 
     def all_to_all(_number: int) -> object:
         return dist.all_to_all_single(other, whole)

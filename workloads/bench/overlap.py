@@ -82,7 +82,7 @@ def measure(options: OverlapOptions, run: Run) -> None:
     if world_size() < 2:
         print("overlap: skipped, because there is one rank only; start at least two (--nproc, --nnodes)")
         return
-    with process_group(device=options.device, tensor=1, timeout_s=options.timeout_s) as group:
+    with process_group(device=options.device, timeout_s=options.timeout_s) as group:
         gpu = group.device.type == "cuda"
         size, width = (options.size_mib or (256 if gpu else 4)) * _MIB, options.width or (8192 if gpu else 256)
         sizes: Sizes = {"bytes": size, "width": width, "dtype": "bf16" if gpu else "fp32"}

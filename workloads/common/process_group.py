@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from workloads.common.errors import SettingsError
+from workloads.common.layout import Layout
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,23 +21,52 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The process group of this rank. `mesh` has the dimensions `data` and `tensor`; `background` is a gloo group for other threads."""
+    """The process group of this rank.
+
+    Ranks are numbered by blocks, then sequence, then part of a sequence, then part of a matrix. `mesh` has the dimensions `pipeline`,
+    `shard` and `tensor`; the ranks of `shard` have the same blocks and different tokens. `context_mesh` has `data` and `context` instead of
+    `shard`, and `expert_mesh` has `copy` and `expert`; they are None if nothing is split this way. `background` is a gloo group for other
+    threads.
+    """
 
     rank: int
     world_size: int
     device: torch.device
     mesh: DeviceMesh
     background: dist.ProcessGroup
+    layout: Layout
+    context_mesh: DeviceMesh | None
+    expert_mesh: DeviceMesh | None
+
+    @property
+    def shard_rank(self) -> int:
+        """The index of this rank among the ranks with the same blocks and different tokens."""
+        return self.mesh["shard"].get_local_rank()
+
+    @property
+    def shard_ranks(self) -> int:
+        """The number of ranks with the same blocks and different tokens."""
+        return self.mesh["shard"].size()
 
     @property
     def data_rank(self) -> int:
         """The index of this rank's part of a batch."""
-        return self.mesh["data"].get_local_rank()
+        return self.shard_rank // self.layout.context
 
     @property
     def data_ranks(self) -> int:
         """The number of parts of a batch."""
-        return self.mesh["data"].size()
+        return self.shard_ranks // self.layout.context
+
+    @property
+    def context_rank(self) -> int:
+        """The index of this rank's part of each sequence."""
+        return self.shard_rank % self.layout.context
+
+    @property
+    def pipeline_rank(self) -> int:
+        """The index of this rank's blocks."""
+        return self.mesh["pipeline"].get_local_rank()
 
     @property
     def is_first(self) -> bool:
@@ -55,13 +85,13 @@ def own_rank() -> int:
 
 
 @contextmanager
-def process_group(*, device: str, tensor: int, timeout_s: float) -> Iterator[Group]:
+def process_group(*, device: str, timeout_s: float, layout: Layout | None = None) -> Iterator[Group]:
     """Initialize the process group, and destroy it at the end.
 
     Args:
         device: `auto`, `cpu` or `cuda` (also for ROCm GPUs).
-        tensor: Number of ranks that share each matrix.
         timeout_s: Time limit of a collective (s).
+        layout: How the ranks share the work; by default, each rank has other sequences.
     """
     chosen = choose_device(device)
     backend = "cpu:gloo,cuda:nccl" if chosen.type == "cuda" else "gloo"
@@ -69,13 +99,32 @@ def process_group(*, device: str, tensor: int, timeout_s: float) -> Iterator[Gro
     if "RANK" in os.environ:
         dist.init_process_group(backend, timeout=timeout, device_id=chosen if chosen.type == "cuda" else None)
     else:
-        dist.init_process_group(backend, init_method="tcp://127.0.0.1:0", rank=0, world_size=1, timeout=timeout)
+        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1, timeout=timeout)
     try:
-        mesh = init_device_mesh(chosen.type, (dist.get_world_size() // tensor, tensor), mesh_dim_names=("data", "tensor"))
         background = dist.new_group(backend="gloo", timeout=timeout)
-        yield Group(dist.get_rank(), dist.get_world_size(), chosen, mesh, background)
+        yield _group(chosen, background, layout or Layout())
     finally:
         dist.destroy_process_group()
+
+
+def _group(device: torch.device, background: dist.ProcessGroup, layout: Layout) -> Group:
+    ranks = dist.get_world_size()
+    shard = ranks // (layout.pipeline * layout.tensor)
+
+    def mesh(**sizes: int) -> DeviceMesh:
+        return init_device_mesh(device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
+
+    pipeline, tensor, context, expert = layout.pipeline, layout.tensor, layout.context, layout.expert
+    return Group(
+        dist.get_rank(),
+        ranks,
+        device,
+        mesh(pipeline=pipeline, shard=shard, tensor=tensor),
+        background,
+        layout,
+        mesh(pipeline=pipeline, data=shard // context, context=context, tensor=tensor) if context > 1 else None,
+        mesh(pipeline=pipeline, copy=shard // expert, expert=expert, tensor=tensor) if expert > 1 else None,
+    )
 
 
 def choose_device(device: str) -> torch.device:

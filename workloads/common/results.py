@@ -79,7 +79,7 @@ def versions() -> dict[str, str | None]:
     torch = _torch()
     return {
         "python": platform.python_version(),
-        "torch": torch.__version__ if torch else None,
+        "torch": _torch_version() if torch else None,
         "cuda": torch.version.cuda if torch else None,
         "rocm": torch.version.hip if torch else None,
         "driver": _driver(),
@@ -94,6 +94,12 @@ def _torch() -> Any:
     except ImportError:
         return None
     return torch
+
+
+def _torch_version() -> str:
+    from workloads.common.torch_release import version  # noqa: PLC0415 - it imports torch, which some programs do not have
+
+    return version()
 
 
 def surroundings() -> dict[str, Any]:

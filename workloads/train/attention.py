@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from contextlib import nullcontext
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch.nn import functional
@@ -28,8 +28,13 @@ BACKENDS = {
 def attend(q_BHLC: Tensor, k_BKLC: Tensor, v_BKLC: Tensor, backend: str) -> Tensor:
     """Return the attention of each query to the keys before it; a key head serves H / K query heads."""
     grouped = q_BHLC.shape[1] != k_BKLC.shape[1]
-    with nullcontext() if backend == "auto" else sdpa_kernel(BACKENDS[backend]):
+    with kernels(backend):
         return functional.scaled_dot_product_attention(q_BHLC, k_BKLC, v_BKLC, is_causal=True, enable_gqa=grouped)
+
+
+def kernels(backend: str) -> AbstractContextManager[object]:
+    """Return the context in which scaled_dot_product_attention uses a backend."""
+    return nullcontext() if backend == "auto" else cast("AbstractContextManager[object]", sdpa_kernel(BACKENDS[backend]))
 
 
 def require_backend(settings: Settings, device: torch.device) -> None:
@@ -39,7 +44,7 @@ def require_backend(settings: Settings, device: torch.device) -> None:
         SettingsError: The backend does not support this device or shape; the message contains torch's reasons.
     """
     model, compute = settings.model, settings.compute
-    dtype = torch.bfloat16 if compute.precision == "bf16" else torch.float32
+    dtype = torch.bfloat16 if compute.precision != "fp32" else torch.float32
     q_BHLC, k_BKLC = (
         torch.zeros(1, heads, 8, model.width // model.heads, device=device, dtype=dtype) for heads in (model.heads, model.kv_heads)
     )

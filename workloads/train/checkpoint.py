@@ -8,25 +8,26 @@ from __future__ import annotations
 import os
 import socket
 import traceback
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.staging import BlockingAsyncStager
 from torch.distributed.checkpoint.state_dict import get_model_state_dict, get_state_dict, set_model_state_dict, set_state_dict
 from torch.distributed.checkpoint.state_dict_loader import load
-from torch.distributed.checkpoint.state_dict_saver import async_save
 
 from workloads.common.errors import StorageError
+from workloads.common.torch_release import save_async
 from workloads.train import checkpoint_folder as files
 from workloads.train.lora import is_added
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from concurrent.futures import Future
 
     from torch import nn
     from torch.optim import Optimizer
@@ -68,14 +69,8 @@ class Checkpoints:
             self._note(problem, step)
             return
         model_state, optimizer_state = get_state_dict(model, optimizer)
-        written = async_save(
-            {"model": model_state, "optimizer": optimizer_state},
-            storage_writer=FileSystemWriter(files.partial_folder(self.folder, step)),
-            process_group=self._group.background,
-            async_stager=self._stager,
-        )
-        if not isinstance(written, Future):
-            written = written.upload_completion
+        state = {"model": model_state, "optimizer": optimizer_state}
+        written = save_async(state, files.partial_folder(self.folder, step), self._stager, self._group.background)
         self._writing_step = step
         self._writing = self._writer.submit(self._finish, written, files.Manifest(step, {}, facts))
         if not self._settings.asynchronous:

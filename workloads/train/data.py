@@ -43,10 +43,11 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A rank's part of each global batch, counted from 0."""
+    """A rank's part of each global batch, counted from 0, and its positions of each sequence, None for all."""
 
     number: int
     of: int
+    positions: Tensor | None = None
 
 
 class Samples(Protocol):
@@ -146,6 +147,7 @@ class Batches:
 
     def __init__(self, samples: Samples, settings: Settings, part: Part, *, steps: int, first_sequence: int) -> None:
         """Prepare `steps` steps, starting at the sequence with this number."""
+        self._positions = part.positions
         self._samples = samples
         self._global, self._micro = settings.train.global_batch, settings.train.micro_batch
         self._share = settings.train.global_batch // part.of
@@ -169,9 +171,10 @@ class Batches:
     def _read(self, first_of_all: int) -> list[Batch]:
         first = first_of_all + self._offset
         pairs = [self._samples.sample(number) for number in range(first, first + self._share)]
-        return [_stack(pairs[start : start + self._micro]) for start in range(0, self._share, self._micro)]
+        return [self._stack(pairs[start : start + self._micro]) for start in range(0, self._share, self._micro)]
 
-
-def _stack(pairs: Sequence[tuple[Tensor, Tensor]]) -> Batch:
-    tokens, targets = zip(*pairs, strict=True)
-    return Batch(torch.stack(tokens), torch.stack(targets))
+    def _stack(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> Batch:
+        tokens_BL, targets_BL = (torch.stack(part) for part in zip(*pairs, strict=True))
+        if self._positions is None:
+            return Batch(tokens_BL, targets_BL)
+        return Batch(tokens_BL[:, self._positions], targets_BL[:, self._positions])

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from workloads.common import torch_release
 from workloads.common.device import peak_memory_gib, synchronise
 from workloads.common.errors import STOPPED_EARLY, NotFiniteError, SettingsError, StorageError
 from workloads.common.step_files import StepRecord
 from workloads.train.checkpoint import Checkpoints
+from workloads.train.context import own_context
 from workloads.train.data import Batches, Part
 from workloads.train.fault_injection import FaultInjector
 from workloads.train.hugging_face import is_hugging_face, load_weights, require_replaceable, save_weights
@@ -61,10 +63,11 @@ class Trainer:
 
     def _run(self, samples: Samples, telemetry: Telemetry | None) -> int:
         last, first = self.settings.train.steps, self.step + 1
+        context = own_context(self.group, self.settings.train.sequence_length)
         batches = Batches(
             samples,
             self.settings,
-            Part(self.group.data_rank, self.group.data_ranks),
+            Part(self.group.data_rank, self.group.data_ranks, context.positions() if context else None),
             steps=max(0, last - self.step),
             first_sequence=self.sequence,
         )
@@ -88,7 +91,8 @@ class Trainer:
     def _train(self, batches: Batches) -> tuple[GlobalStats, float]:
         """Train one step; return the statistics of all ranks and the learning rate."""
         step = self.step + 1
-        torch.manual_seed(step_seed(self.settings.train.seed, step, self.group.data_rank))
+        own_part = self.group.pipeline_rank * self.group.shard_ranks + self.group.shard_rank
+        torch.manual_seed(step_seed(self.settings.train.seed, step, own_part))
         started = time.perf_counter()
         with self.watchdog.phase("data"):
             self.fault_injector.before(step)
@@ -202,7 +206,7 @@ class Trainer:
             "sequence": self.sequence,
             "world_size": self.group.world_size,
             "written": datetime.now(UTC).isoformat(timespec="seconds"),
-            "torch": torch.__version__,
+            "torch": torch_release.version(),
             "settings": asdict(self.settings),
         }
 
@@ -235,6 +239,9 @@ class Trainer:
             print(text, flush=True)
 
 
-def step_seed(seed: int, step: int, data_rank: int) -> int:
-    """Return the random seed of a step. It depends on the step only, so a resumed run needs no random state."""
-    return ((seed * 1_000_003 + step) * 1_000_003 + data_rank) % 2**63
+def step_seed(seed: int, step: int, part: int) -> int:
+    """Return the random seed of a step for one part of the model and the batch.
+
+    It depends on the step only, so a resumed run needs no random state.
+    """
+    return ((seed * 1_000_003 + step) * 1_000_003 + part) % 2**63

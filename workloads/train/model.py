@@ -20,6 +20,7 @@ from workloads.train.attention import attend
 from workloads.train.moe import Experts
 
 if TYPE_CHECKING:
+    from workloads.train.context import Context
     from workloads.train.settings import ComputeSettings, ModelSettings
 
 INIT_STD = 0.02
@@ -29,6 +30,7 @@ _SAVED = frozenset(
     {
         "aten.mm.default",
         "aten.bmm.default",
+        "aten._grouped_mm.default",
         "aten._scaled_dot_product_flash_attention.default",
         "aten._scaled_dot_product_efficient_attention.default",
         "aten._scaled_dot_product_cudnn_attention.default",
@@ -45,6 +47,7 @@ class Attention(nn.Module):
         super().__init__()
         self.head_width = model.width // model.heads
         self.backend = backend
+        self.context: Context | None = None
         self.query = nn.Linear(model.width, model.heads * self.head_width, bias=False)
         self.key = nn.Linear(model.width, model.kv_heads * self.head_width, bias=False)
         self.value = nn.Linear(model.width, model.kv_heads * self.head_width, bias=False)
@@ -55,7 +58,8 @@ class Attention(nn.Module):
         q_BHLC, k_BKLC, v_BKLC = (
             layer(x_BLD).unflatten(-1, (-1, self.head_width)).transpose(1, 2) for layer in (self.query, self.key, self.value)
         )
-        y_BHLC = attend(rotate(q_BHLC, rope_LC), rotate(k_BKLC, rope_LC), v_BKLC, self.backend)
+        attend_to = self.context.attend if self.context else attend
+        y_BHLC = attend_to(rotate(q_BHLC, rope_LC), rotate(k_BKLC, rope_LC), v_BKLC, self.backend)
         y_BLD: Tensor = self.output(y_BHLC.transpose(1, 2).flatten(2))
         return y_BLD
 
@@ -108,26 +112,47 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """The whole model: tokens in, logits and the balance loss out."""
+    """The model, or consecutive blocks of it: tokens or vectors in, logits or vectors and the balance loss out."""
 
-    def __init__(self, model: ModelSettings, compute: ComputeSettings) -> None:
-        """Create the modules. `materialise` allocates and initializes them."""
+    def __init__(self, model: ModelSettings, compute: ComputeSettings, blocks: range | None = None) -> None:
+        """Create the modules of the blocks; the first block has the embedding, the last one the output. `materialise` allocates them.
+
+        `context` is this rank's part of a sequence, None for the whole. `length` is that of whole sequences, None if it is the input's.
+        """
         super().__init__()
+        chosen = range(model.layers) if blocks is None else blocks
         self.settings = model
-        self.embedding = nn.Embedding(model.vocabulary, model.width)
-        self.blocks = nn.ModuleList(Block(model, compute) for _ in range(model.layers))
-        self.norm = nn.RMSNorm(model.width, eps=model.norm_eps)
-        self.output = nn.Linear(model.width, model.vocabulary, bias=False)
+        self.context: Context | None = None
+        self.length: int | None = None
+        self.embedding = nn.Embedding(model.vocabulary, model.width) if chosen.start == 0 else None
+        self.blocks = nn.ModuleDict({str(index): Block(model, compute) for index in chosen})
+        last = chosen.stop == model.layers
+        self.norm = nn.RMSNorm(model.width, eps=model.norm_eps) if last else None
+        self.output = nn.Linear(model.width, model.vocabulary, bias=False) if last else None
 
-    def forward(self, tokens_BL: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the logits of every position's next token and the balance loss."""
-        rope_LC = rotary_angles(self.settings, tokens_BL.shape[1], tokens_BL.device)
-        x_BLD = self.embedding(tokens_BL)
-        balance = torch.zeros((), device=tokens_BL.device)
-        for block in self.blocks:
+    def share(self, context: Context | None, length: int) -> None:
+        """Process this rank's part of sequences of `length` tokens."""
+        self.context, self.length = context, length
+        for module in self.modules():
+            if isinstance(module, Attention):
+                module.context = context
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the logits of every position's next token, or the vectors for the next block, and the balance loss."""
+        rope_LC = self._rope(x)
+        x_BLD = self.embedding(x) if self.embedding is not None else x
+        balance = torch.zeros((), device=x.device)
+        for block in self.blocks.values():
             x_BLD, share = block(x_BLD, rope_LC)
             balance = balance + share
-        return self.output(self.norm(x_BLD)), balance
+        if self.norm is not None and self.output is not None:
+            x_BLD = self.output(self.norm(x_BLD))
+        return x_BLD, balance
+
+    def _rope(self, x: Tensor) -> Tensor:
+        length = self.length or x.shape[1]
+        angles_LC = rotary_angles(self.settings, length, x.device)
+        return angles_LC[self.context.positions().to(x.device)] if self.context else angles_LC
 
 
 def rotary_angles(model: ModelSettings, length: int, device: torch.device) -> Tensor:

@@ -9,11 +9,16 @@ if not __package__:
     # Started by path: replace this folder in sys.path by the root.
     sys.path[0] = str(Path(__file__).resolve().parents[2])
 
-from workloads.train.program import main
+from workloads.common.torch_release import reject_unsupported
 
 
 def pretrain(argv: list[str]) -> int:
     """Train on text; return the exit code."""
+    code = reject_unsupported("pretrain")
+    if code:
+        return code
+    from workloads.train.program import main  # noqa: PLC0415 - other releases lack names that it imports
+
     return main("pretrain", "text", "Train a language model on text.", argv)
 
 

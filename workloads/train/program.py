@@ -15,18 +15,23 @@ import torch
 from workloads.common.errors import WorkloadError
 from workloads.common.files import replace_text
 from workloads.common.process_group import own_rank, process_group, world_size
+from workloads.common.torch_release import overlap_tensor_parallelism
 from workloads.train import flight_recorder
 from workloads.train.attention import require_backend
-from workloads.train.check_settings import check_settings
+from workloads.train.check_settings import check_settings, layout
+from workloads.train.context import require_context
 from workloads.train.data import open_samples
+from workloads.train.float8 import require_float8
 from workloads.train.load_settings import kind_name, known_settings, load_settings
 from workloads.train.loop import Trainer
+from workloads.train.parallel import require_peer_access
 from workloads.train.stop import StopRequest
 from workloads.train.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from workloads.common.process_group import Group
     from workloads.train.settings import Settings
 
 
@@ -73,12 +78,21 @@ def _train(settings: Settings, kind: str, watchdog: Watchdog, stop: StopRequest)
         watchdog.progress(0, limit_s=settings.watchdog.startup_timeout_s)
     samples = open_samples(settings, kind=kind)
     _choose_algorithms(settings)
-    parallel = settings.parallel
-    with process_group(device=settings.compute.device, tensor=parallel.tensor, timeout_s=parallel.timeout_s) as group:
-        require_backend(settings, group.device)
+    with process_group(device=settings.compute.device, timeout_s=settings.parallel.timeout_s, layout=layout(settings)) as group:
+        _require_device(settings, group)
         if group.is_first:
             replace_text(folder / "settings.json", json.dumps(asdict(settings), indent=1) + "\n")
         return Trainer(settings, folder, group, watchdog, stop).run(samples)
+
+
+def _require_device(settings: Settings, group: Group) -> None:
+    """Check that the device can do what the settings ask for, before the model is built."""
+    require_backend(settings, group.device)
+    require_context(settings, group)
+    require_float8(settings, group.device)
+    if settings.parallel.async_tensor:
+        require_peer_access(group.device)
+        overlap_tensor_parallelism(group.mesh["tensor"].get_group())
 
 
 def _choose_algorithms(settings: Settings) -> None:

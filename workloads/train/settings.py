@@ -87,7 +87,14 @@ class ComputeSettings:
     """Device, precision, and options that affect speed and memory."""
 
     device: Literal["auto", "cpu", "cuda"] = setting("auto", "auto uses GPUs if torch sees one; ROCm GPUs are also called cuda")
-    precision: Literal["fp32", "bf16"] = setting("bf16", "precision of the arithmetic; weights and optimizer state are fp32")
+    precision: Literal["fp32", "bf16", "fp8"] = setting(
+        "bf16",
+        "precision of the arithmetic; weights and optimizer state are fp32; fp8: matrix products of blocks in 8 bits (torchao), else bf16",
+    )
+    fp8_recipe: Literal["tensorwise", "rowwise", "emulated"] = setting(
+        "tensorwise",
+        "scales of fp8: per tensor or per row; emulated rounds like tensorwise, and computes on every device, slowly, for tests",
+    )
     attention: Literal["auto", "flash", "efficient", "cudnn", "math"] = setting(
         "auto", "backend of scaled_dot_product_attention; with auto, torch chooses"
     )
@@ -107,6 +114,13 @@ class ParallelSettings:
         "ddp", "ddp: every rank has the whole model; fsdp: weights, gradients and optimizer state are sharded (FSDP2)"
     )
     tensor: int = setting(1, "ranks that share each matrix (DTensor); requires fsdp; use it within a node", at_least=1)
+    async_tensor: bool = setting(
+        False, "exchange parts of activations during the matrix products of `tensor`; requires compute.compile and GPUs with peer access"
+    )
+    context: int = setting(1, "ranks that share each sequence, for long sequences", at_least=1)
+    pipeline: int = setting(1, "ranks with different blocks; requires fsdp; the outermost, for exchange between nodes", at_least=1)
+    virtual_pipeline: int = setting(1, "groups of blocks per rank of `pipeline`: 1 is the schedule 1F1B, more are interleaved", at_least=1)
+    expert: int = setting(1, "ranks that share the experts; requires fsdp; tokens are sent to the rank of their expert", at_least=1)
     reshard_after_forward: bool = setting(
         True, "fsdp: free a block's weights between forward and backward; false uses more memory and less bandwidth"
     )
@@ -185,6 +199,9 @@ class Settings:
 
     about: str = setting("", "description of this configuration and the source of its values")
     backend: Literal["native"] = setting("native", "what trains; primus-cli starts the programs of other backends itself")
+    estimate: Literal["refuse", "warn", "skip"] = setting(
+        "refuse", "what primus-cli does with a run that does not fit into the memory of its GPUs by its estimate; the trainer does nothing"
+    )
     model: ModelSettings = section(ModelSettings, "the shape of the model")
     data: DataSettings = section(DataSettings, "the training data")
     train: TrainSettings = section(TrainSettings, "steps and batch sizes")

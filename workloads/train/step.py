@@ -7,22 +7,23 @@ average gradients over the data ranks, so each rank first multiplies its share b
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
-from torch.nn import functional
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from workloads.train.data import IGNORED
+from workloads.train.losses import loss_function, whole
 from workloads.train.parallel import arithmetic, gradient_sync, split_loss
+from workloads.train.pipeline import Parts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from torch import Tensor, nn
+    from torch.distributed.device_mesh import DeviceMesh
     from torch.optim import Optimizer
 
     from workloads.common.process_group import Group
@@ -67,11 +68,10 @@ def make_optimizer(model: nn.Module, settings: Settings, device: torch.device) -
     """Create AdamW with weight decay for matrices only."""
     optimizer = settings.optimizer
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    matrices = [parameter for parameter in trained if parameter.dim() > 1]
-    vectors = [parameter for parameter in trained if parameter.dim() <= 1]
-    groups = [{"params": matrices, "weight_decay": optimizer.weight_decay}]
-    if vectors:
-        groups.append({"params": vectors, "weight_decay": 0.0})
+    matrices = by_mesh(parameter for parameter in trained if parameter.dim() > 1)
+    vectors = by_mesh(parameter for parameter in trained if parameter.dim() <= 1)
+    groups = [{"params": part, "weight_decay": optimizer.weight_decay} for part in matrices.values()]
+    groups += [{"params": part, "weight_decay": 0.0} for part in vectors.values()]
     return torch.optim.AdamW(
         groups, lr=optimizer.lr, betas=(optimizer.beta1, optimizer.beta2), eps=optimizer.eps, fused=device.type == "cuda"
     )
@@ -81,49 +81,62 @@ def compute_gradients(model: nn.Module, batches: Sequence[Batch], settings: Sett
     """Run forward and backward over the micro-batches of a step."""
     batches = [batch.to(group.device) for batch in batches]
     targets = torch.stack([(batch.targets_BL != IGNORED).sum() for batch in batches]).sum()
-    dist.all_reduce(targets, group=group.mesh["data"].get_group())
+    dist.all_reduce(targets, group=group.mesh["shard"].get_group())
+    if isinstance(model, Parts) and model.pipeline:
+        with split_loss(settings):
+            loss, balance = model.pipeline.step(batches, targets)
+    else:
+        loss, balance = _accumulate(model, batches, targets, settings, group)
+    return Gradients(loss, balance, _finish_gradients(model, settings, group))
+
+
+def _accumulate(model: nn.Module, batches: Sequence[Batch], targets: Tensor, settings: Settings, group: Group) -> tuple[Tensor, Tensor]:
+    """Run one micro-batch after the other; return this rank's share of the loss, and the balance loss."""
     loss, balance = torch.zeros((), device=group.device), torch.zeros((), device=group.device)
-    loss_of = _loss_function(settings)
+    loss_of = loss_function(settings)
     for index, batch in enumerate(batches):
         with gradient_sync(model, last=index == len(batches) - 1), split_loss(settings):
             with arithmetic(settings, group, model):
                 logits_BLV, balance_part = model(batch.tokens_BL)
             share = loss_of(logits_BLV, batch.targets_BL) / targets.clamp(min=1)
-            total = share * group.data_ranks
+            total = share * group.shard_ranks
             if settings.model.experts:
                 total = total + balance_part * (settings.model.balance_weight / len(batches))
             torch.autograd.backward(total)
         loss += whole(share.detach())
         balance += balance_part.detach() / len(batches)
-    parameters = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
-    return Gradients(loss, balance, get_total_norm(parameters))
+    return loss, balance
 
 
-def sum_of_losses(logits_BLV: Tensor, targets_BL: Tensor) -> Tensor:
-    """Return the sum of the losses of all target tokens, computed in fp32."""
-    return functional.cross_entropy(logits_BLV.flatten(0, 1).float(), targets_BL.flatten(), ignore_index=IGNORED, reduction="sum")
+def _finish_gradients(model: nn.Module, settings: Settings, group: Group) -> Tensor:
+    """Correct the gradients of shared experts; return the norm of the whole gradient, over all stages of a pipeline."""
+    parts = []
+    for mesh, parameters in by_mesh(model.parameters()).items():
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        if mesh is not None and mesh.mesh_dim_names and "expert" in mesh.mesh_dim_names:
+            # Each expert has seen the tokens of all ranks, but FSDP has averaged over its copies only.
+            torch._foreach_div_(gradients, settings.parallel.expert)
+        parts.append(whole(get_total_norm(gradients)))
+    norm = parts[0] if len(parts) == 1 else torch.stack(parts).norm()
+    if settings.parallel.pipeline > 1:
+        square = norm.square()
+        dist.all_reduce(square, group=group.mesh["pipeline"].get_group())
+        norm = square.sqrt()
+    return norm
 
 
-def _loss_function(settings: Settings) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return `sum_of_losses`, compiled if the blocks are compiled, which avoids an fp32 copy of the logits. Sharded logits stay eager."""
-    compute = settings.compute
-    return _compiled_loss(compute.compile_backend) if compute.compile and settings.parallel.tensor == 1 else sum_of_losses
-
-
-@cache
-def _compiled_loss(backend: str) -> Callable[[Tensor, Tensor], Tensor]:
-    compiled: Callable[[Tensor, Tensor], Tensor] = torch.compile(sum_of_losses, backend=backend)
-    return compiled
-
-
-def whole(value: Tensor) -> Tensor:
-    """Return the full value of a sharded tensor."""
-    return value.full_tensor() if isinstance(value, DTensor) else value
+def by_mesh(parameters: Iterable[nn.Parameter]) -> dict[DeviceMesh | None, list[nn.Parameter]]:
+    """Group parameters by the ranks that share them: torch's operations on several tensors take those of one group."""
+    groups: dict[DeviceMesh | None, list[nn.Parameter]] = {}
+    for parameter in parameters:
+        data: object = parameter.data
+        groups.setdefault(data.device_mesh if isinstance(data, DTensor) else None, []).append(parameter)
+    return groups
 
 
 def reduce_stats(gradients: Gradients, local: LocalStats, group: Group) -> GlobalStats:
     """Reduce the step's statistics over all ranks with two small collectives and one synchronization of the device."""
-    copies = group.world_size // group.data_ranks
+    copies = group.layout.tensor  # of the loss, which only the last ranks of a pipeline have
     sums = torch.stack((gradients.loss, gradients.balance_loss)).double()
     # The first bad rank has the largest `ranks - rank`, so one MAX is sufficient.
     bad = (~torch.isfinite(gradients.loss)).double() * (group.world_size - group.rank)
@@ -131,12 +144,12 @@ def reduce_stats(gradients: Gradients, local: LocalStats, group: Group) -> Globa
     largest = torch.cat((bad.reshape(1), own.to(group.device)))
     dist.all_reduce(sums)
     dist.all_reduce(largest, op=dist.ReduceOp.MAX)
-    loss, balance_loss = (sums / torch.tensor((copies, group.world_size), device=group.device)).tolist()
+    loss, balance_loss = (sums / torch.tensor((copies, copies * group.shard_ranks), device=group.device)).tolist()
     bad_mark, stop, exhausted, data_wait_s, memory_gib = largest.tolist()
     return GlobalStats(
         loss=loss,
         balance_loss=balance_loss,
-        grad_norm=float(whole(gradients.norm)),
+        grad_norm=float(gradients.norm),
         bad_rank=group.world_size - int(bad_mark) if bad_mark else None,
         stop_asked=bool(stop),
         checkpoints_exhausted=bool(exhausted),
@@ -148,8 +161,9 @@ def reduce_stats(gradients: Gradients, local: LocalStats, group: Group) -> Globa
 def apply_gradients(model: nn.Module, optimizer: Optimizer, gradients: Gradients, *, rate: float, clip_norm: float) -> None:
     """Clip the gradient by its norm and update the weights."""
     if clip_norm:
-        clip_grads_with_norm_(list(model.parameters()), clip_norm, whole(gradients.norm))
-    for part in optimizer.param_groups:
-        part["lr"] = rate
+        for part in by_mesh(model.parameters()).values():
+            clip_grads_with_norm_(part, clip_norm, gradients.norm)
+    for options in optimizer.param_groups:
+        options["lr"] = rate
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)

@@ -93,14 +93,14 @@ def _whole(stated: Mapping[str, Any], ranks: int) -> int:
 
 
 def _from_settings(backend: Backend, settings: Mapping[str, Any], machine: Machine) -> tuple[Recipe, ModelShape]:
-    shape = _shape(settings)
+    shape = shape_of(settings)
     layout = Layout(gpus=machine.ranks or 1, data=backend.default_strategy)
     batch = Batch(settings["train.sequence_length"], settings["train.micro_batch"], settings["train.global_batch"])
     recompute = Recompute(settings["compute.recompute"], settings["compute.recompute_layers"])
     return Recipe("", shape.name, backend.name, machine.gpu, settings["compute.precision"], layout, batch, recompute), shape
 
 
-def _shape(settings: Mapping[str, Any]) -> ModelShape:
+def shape_of(settings: Mapping[str, Any]) -> ModelShape:
     """Return the shape that the settings of the native trainer describe."""
     value = {name[len("model.") :]: found for name, found in settings.items() if name.startswith("model.")}
     heads = value["heads"]

@@ -65,17 +65,14 @@ def accounting(recipe: Recipe) -> Accounting:
 def _native(recipe: Recipe) -> Accounting:
     found = _of_torch(recipe, compiled=bool(recipe.keys.get("compute.compile")), compiled_logits=_COMPILED_LOGITS)
     if recipe.layout.data != DDP:
-        return found
+        return replace(found, cast=_PIPELINE_CAST) if recipe.layout.pipeline > 1 else found
     # Autocast: bf16 copies of the weights, and an fp32 residual stream. The second copy of the gradients is measured: docs/measurements.md.
     return replace(found, gradients=8, cast=2.0, residual=4, norm=max(4, found.norm))
 
 
 def _torchtitan(recipe: Recipe) -> Accounting:
     found = _of_torch(recipe, compiled=bool(recipe.keys.get("compile.enable")), compiled_logits=_TORCHTITAN_COMPILED_LOGITS)
-    if recipe.layout.pipeline > 1:
-        # With pipeline stages, weights stay gathered (bf16), and gradients are summed over the micro-batches before they are sharded.
-        return replace(found, cast=2.0 + 4.0)
-    return found
+    return replace(found, cast=_PIPELINE_CAST) if recipe.layout.pipeline > 1 else found
 
 
 def _of_torch(recipe: Recipe, *, compiled: bool, compiled_logits: float) -> Accounting:
@@ -99,6 +96,8 @@ def _megatron(recipe: Recipe) -> Accounting:
     return Accounting(2, 2 if recipe.layout.data == FSDP else gradients, 4 + moments, kept_widths=3, logits=logits, fixed_gib=3.0)
 
 
+# FSDP with pipeline stages: weights stay gathered (bf16), and gradients are summed over the micro-batches before they are sharded.
+_PIPELINE_CAST = 2.0 + 4.0
 _MAXTEXT_TYPES = {"float32": "fp32", "bfloat16": "bf16"}
 _BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
 _ACCOUNTINGS = {NATIVE: _native, MEGATRON: _megatron, TORCHTITAN: _torchtitan, MAXTEXT: _maxtext}

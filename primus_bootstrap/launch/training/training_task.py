@@ -10,7 +10,7 @@ from primus_bootstrap.launch.option_parser import OptionParser
 from primus_bootstrap.launch.programs import train_settings
 from primus_bootstrap.launch.self_exec import presets_in
 from primus_bootstrap.launch.tasks import Program, Request, Task
-from primus_bootstrap.launch.training import backend_training
+from primus_bootstrap.launch.training import backend_training, native_training
 from primus_bootstrap.launch.training.training_files import Files, read_files
 
 if TYPE_CHECKING:
@@ -65,7 +65,18 @@ def check(request: Request, *, backends: bool = True) -> tuple[str, ...]:
             fix = backend_training.model_hint(name) or did_you_mean(name, presets)
             raise UsageError(f"--config {name}: no such file or preset", fix=fix)
     check_settings(workloads, files.given)
-    return files.remarks
+    return (*files.remarks, *_check_values(request, files))
+
+
+def _check_values(request: Request, files: Files) -> tuple[str, ...]:
+    """Check the values against each other, and return the estimate; neither is known if a file is only on the hosts."""
+    workloads = request.workloads()
+    known = train_settings.known_settings(workloads)
+    if not known or files.remarks or request.prepared:
+        return ()
+    settings = native_training.values(workloads, known, files.names, files.given)
+    native_training.check_combinations(workloads, settings)
+    return native_training.estimate(request, settings)
 
 
 def check_settings(workloads: Path, given: Sequence[Given]) -> None:
