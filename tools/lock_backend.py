@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Write the list of packages of a training backend with the hashes of their wheels: tools/lock_backend.py NAME [NAME==VERSION]...
 
-Without packages, those of the existing list are looked up again. pip reports the hashes, for Linux on x86-64 and each Python below.
+Without packages, those of the existing list are looked up again. pip reports the hashes, for Linux on x86-64 and each Python below, or
+the one that a comment `# python 3.12` of the list names.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parents[1] / "primus_bootstrap" / "launch" / "data" / "backends"
 PYTHONS = ("3.11", "3.12")
+PYTHON = "# python "  # the comment with the only release of Python that a backend supports
 LIMIT_S = 1800
 
 
@@ -53,7 +55,8 @@ def main(name: str, pins: list[str]) -> None:
     comments = [line for line in lines if line.startswith("#")]
     pins = pins or [line.split()[0] for line in lines if "==" in line and not line.startswith("#")]
     found: dict[str, set[str]] = {}
-    for python in PYTHONS:
+    only = [line[len(PYTHON) :] for line in comments if line.startswith(PYTHON)]
+    for python in only or PYTHONS:
         with tempfile.TemporaryDirectory() as folder:
             for item, digest in hashes(pins, python, Path(folder)).items():
                 found.setdefault(item, set()).add(digest)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from primus_bootstrap.core.errors import UsageError
 from primus_bootstrap.core.suggestions import did_you_mean
+from primus_bootstrap.launch.backends.maxtext.adapter import MaxText
 from primus_bootstrap.launch.backends.megatron.adapter import Megatron
 from primus_bootstrap.launch.backends.torchtitan.adapter import TorchTitan
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from primus_bootstrap.launch.backends.contract import Backend
 
 NATIVE = "native"
-_BACKENDS: tuple[Backend, ...] = (Megatron(), TorchTitan())
+_BACKENDS: tuple[Backend, ...] = (Megatron(), TorchTitan(), MaxText())
 
 
 def backends() -> Mapping[str, Backend]:

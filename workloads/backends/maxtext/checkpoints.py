@@ -13,16 +13,15 @@ from workloads.train.stop import StopRequest
 
 if TYPE_CHECKING:
     from workloads.backends.common.run_facts import RunFacts
-
-_NO_LIMIT = 1 << 30  # the launcher removes old checkpoints, with their marks
+    from workloads.backends.common.step_clock import StepClock
 
 
 class Checkpoints:
     """Replaces the functions of maxtext.common.checkpointing that decide where and when checkpoints are written."""
 
-    def __init__(self, facts: RunFacts, folder: Path) -> None:
-        """Take the folder of this run's checkpoints."""
-        self._facts, self._folder = facts, folder
+    def __init__(self, facts: RunFacts, folder: Path, clock: StepClock) -> None:
+        """Take the folder of this run's checkpoints, and the clock that is told of each step."""
+        self._facts, self._folder, self._clock = facts, folder, clock
         self._unreported = 0  # the step of a checkpoint that is still being written
         self._request: StopRequest | None = None
         self.stopped = False
@@ -38,7 +37,9 @@ class Checkpoints:
         own = sorted(int(name) + 1 for name in names if name.isdecimal())
         if self._facts.resume == "never" and own:
             fix = f"pass another folder with --output, or remove {self._folder}"
-            raise SettingsError(f"checkpoint.resume is never, and {self._folder} has checkpoints of step {', '.join(map(str, own))}", fix=fix)
+            raise SettingsError(
+                f"checkpoint.resume is never, and {self._folder} has checkpoints of step {', '.join(map(str, own))}", fix=fix
+            )
         if self._facts.resume not in ("auto", "never"):
             return [f"load_full_state_path={_items(self._facts.resume)}"]
         return [f"load_parameters_path={_items(self._facts.start_from)}"] if self._facts.start_from else []
@@ -57,15 +58,17 @@ class Checkpoints:
             self._folder.mkdir(parents=True, exist_ok=True)
             if nodes.count() == 1:  # on several nodes, JAX's coordinator tells all of them at which step to stop
                 self._request = StopRequest()
-        values = list(words)
-        if len(values) > _KEPT:
-            values[_KEPT] = _NO_LIMIT
-        return self._create(str(self._folder), enabled, *values, **options)
+        return self._create(str(self._folder), enabled, *words, **options)
 
     def _after_step(self, manager: Any, state: Any, config: Any, data: Any, step: int | None = None) -> None:
         """Write a checkpoint if it is time to, and stop after SIGTERM. MaxText counts steps from 0."""
-        if manager is None or step is None:
+        if step is None:
             return
+        if manager is not None:
+            self._clock.timed("checkpoint", self._save_if_due)(manager, state, config, data, step)
+        self._clock.begin(step + 2)  # MaxText has started the next step before the result of this one is known
+
+    def _save_if_due(self, manager: Any, state: Any, config: Any, data: Any, step: int) -> None:
         from maxtext.utils.exceptions import StopTraining  # noqa: PLC0415 - only the interpreter of the backend has it
 
         done = step + 1
@@ -97,9 +100,6 @@ class Checkpoints:
         if self._unreported and (self._folder / folder_name(self._unreported) / "commit_success.txt").is_file():
             print(saved_line(self._unreported, folder_name(self._unreported)), flush=True)
             self._unreported = 0
-
-
-_KEPT = 8  # the place of max_num_checkpoints_to_keep behind `enable_checkpointing`
 
 
 def _items(stated: str) -> str:

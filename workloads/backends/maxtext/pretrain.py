@@ -19,15 +19,20 @@ from workloads.backends.maxtext.checkpoints import Checkpoints
 
 if TYPE_CHECKING:
     from workloads.backends.common.run_facts import RunFacts
+    from workloads.backends.common.step_clock import StepClock
     from workloads.backends.common.step_writer import Step
 
 _GIB = 2**30
 
 
-class _Lines:
-    """Reads the printed lines of the node that reports: the first one."""
+class _Backend:
+    """Trains, and reads the printed lines of the node that reports: the first one."""
 
+    clock: StepClock
     reports = False
+
+    def use_clock(self, clock: StepClock) -> None:
+        self.clock = clock
 
     def read_step(self, line: str) -> Step | None:
         return log_lines.read_step(line) if self.reports else None
@@ -40,7 +45,7 @@ class _Lines:
         if cpu_shim.wanted():
             cpu_shim.install(facts.devices // nodes.count())
             arguments = cpu_shim.arguments(arguments)
-        checkpoints = Checkpoints(facts, folder)
+        checkpoints = Checkpoints(facts, folder, self.clock)
         arguments = [*arguments, *checkpoints.arguments()]
         nodes.connect(facts)
         import jax  # noqa: PLC0415 - after the shim
@@ -71,5 +76,6 @@ def _memory_peak_gib() -> float:
 
 
 if __name__ == "__main__":
-    lines = _Lines()
-    sys.exit(main("pretrain", Training(lines.train, lines.read_step, lines.read_checkpoint, _device), sys.argv[1:]))
+    maxtext = _Backend()
+    training = Training(maxtext.train, maxtext.read_step, maxtext.read_checkpoint, _device, maxtext.use_clock)
+    sys.exit(main("pretrain", training, sys.argv[1:]))

@@ -8,6 +8,7 @@ from absl import logging
 from maxtext.common import metric_logger
 from maxtext.trainers.pre_train import train as maxtext_train
 
+from workloads.backends.common.step_clock import require_finite
 from workloads.backends.common.step_writer import Step
 from workloads.backends.maxtext.log_lines import step_line
 
@@ -21,10 +22,17 @@ class Metrics(metric_logger.MetricLogger):  # type: ignore[misc]  # MaxText is n
     """MaxText's metrics; they also print the exact values."""
 
     def log_metrics(self, metrics: dict[str, Any], step: int, metric_type: str) -> None:
-        """Print the lines of a step."""
+        """Print the lines of a step.
+
+        Raises:
+            NotFiniteError: Its loss or gradient is not finite, and abort_on_nan_loss is on.
+        """
         super().log_metrics(metrics, step, metric_type)
         if metric_type == "train":
-            print(step_line(_step(metrics["scalar"], step, experts=self.config.num_experts > 1)), flush=True)
+            found = _step(metrics["scalar"], step, experts=self.config.num_experts > 1)
+            print(step_line(found), flush=True)
+            if self.config.abort_on_nan_loss:
+                require_finite(found.step, found.loss, found.grad_norm or 0.0)
 
 
 def _step(scalars: dict[str, Any], step: int, *, experts: bool) -> Step:

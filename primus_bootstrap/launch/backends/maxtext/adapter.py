@@ -24,6 +24,7 @@ _SECTIONS = {
     "checkpoint": ("folder", "every_steps", "at_end", "keep", "resume", "start_from", "asynchronous"),
     "telemetry": ("prometheus_file", "print_every_steps"),
     "data": ("source",),
+    "watchdog": ("step_timeout_s", "startup_timeout_s"),
 }
 
 
@@ -54,6 +55,7 @@ class MaxText:
         "ici_expert_parallelism": "parallel.expert",
         "checkpoint_period": "checkpoint.every_steps",
         "async_checkpointing": "checkpoint.asynchronous",
+        "max_num_checkpoints_to_keep": "checkpoint.keep",
         "load_parameters_path": "checkpoint.start_from",
         "load_full_state_path": "checkpoint.resume",
     }
