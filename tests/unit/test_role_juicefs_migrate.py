@@ -116,6 +116,27 @@ def test_sshd_of_the_store_accepts_as_many_logins_at_once_as_a_copy_starts() -> 
     assert int(limit.split(":")[0]) >= 3 * threads  # a client of the volume opens some 20 more
 
 
+@pytest.mark.parametrize(
+    ("settings", "complete"),
+    [
+        ({"Storage": "sftp", "Bucket": OLD, "SecretKey": "x"}, False),
+        ({"Storage": "s3", "Bucket": NEW, "SecretKey": "x"}, False),  # switched, and not checked yet
+        ({"Storage": "s3", "Bucket": NEW}, True),
+    ],
+)
+def test_a_run_after_the_migration_only_reads(settings: dict[str, str], complete: bool) -> None:  # noqa: FBT001
+    """Otherwise it would write the secrets of both stores again, and report changes."""
+    found, _ = migration()
+    found.status = lambda: {"Setting": settings}
+    tasks = yaml.safe_load((content.roles_dir() / "juicefs/tasks/migrate.yml").read_text(encoding="utf-8"))
+    order = [(task.get("ansible.builtin.include_tasks"), task.get("when", "")) for task in tasks]
+    later = [when for name, when in order if name in ("migrate_copy.yml", "migrate_switch.yml")]
+
+    assert found.look() == {"changed": False, "complete": complete}
+    assert of_clients("_juicefs_moved", {"n1": {"__juicefs_look": found.look()}, "n2": {"__juicefs_look": {"skipped": True}}}) is complete
+    assert [when.endswith(" and not _juicefs_moved") for when in later] == [True, True]
+
+
 def test_only_expired_sessions_are_no_clients() -> None:
     """A client that was killed stays in the list until its session expires; a session without a time counts."""
     now = datetime(2026, 11, 28, 12, 0, tzinfo=timezone.utc)  # noqa: UP017 - as the module

@@ -1,6 +1,7 @@
 #!/usr/bin/python
 """Move the blocks of a JuiceFS volume from an sftp store to an S3 store: the Ansible module `juicefs_migrate`.
 
+    action=look     read whether the volume has moved already.
     action=copy     copy all blocks while the volume is in use. Blocks never change, so a second run copies only what is missing.
     action=switch   needs a volume that no client mounts: copy what is missing, delete what the former store no longer has, use the new
                     store, and check with `juicefs fsck` that it has every block. If it has not, use the former store again.
@@ -11,7 +12,8 @@ again. A run waits for an earlier one that lost its controller.
 Arguments:
     action: see above.
     settings: a dict:
-        program, env_file, meta_url, name: how JuiceFS is called, and the name of the volume. env_file also has STORE_PASSWORD.
+        program, env_file, meta_url, name: how JuiceFS is called, and the name of the volume. For `copy` and `switch`, env_file also has
+            STORE_PASSWORD.
         old_bucket, account: the sftp store as the volume records it. new_bucket: the URL of the S3 bucket.
         state_folder: a folder of root that is deleted after the migration.
         threads, limit_mbps (0 = none): how fast to copy.
@@ -30,6 +32,7 @@ import tempfile
 import time
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -227,6 +230,15 @@ class Migration:
         finally:
             shutil.rmtree(folder)
 
+    def look(self) -> dict[str, Any]:
+        """Return whether the volume has moved already.
+
+        Raises:
+            VolumeError: The engine does not answer, or the volume is in another store.
+        """
+        settings = self.status()["Setting"]
+        return {"changed": False, "complete": self.stores.in_use(settings) == "new" and is_complete(settings)}
+
     def copy(self) -> dict[str, Any]:
         """Copy all blocks, and compare the bytes of all blocks once.
 
@@ -319,24 +331,33 @@ def attempt(action: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         return {"changed": True, "problem": str(error), "complete": False}
 
 
+def perform(action: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Run an action and return its result.
+
+    Raises:
+        OSError: There is no environment file.
+        VolumeError: See the actions.
+    """
+    migration = Migration(settings, read_environment(settings["env_file"]))
+    return {"look": migration.look, "copy": migration.copy, "switch": migration.switch}[action]()
+
+
 def main() -> None:
-    """Copy or switch."""
+    """Run the action."""
     module = AnsibleModule(
         argument_spec={
-            "action": {"type": "str", "required": True, "choices": ["copy", "switch"]},
+            "action": {"type": "str", "required": True, "choices": ["look", "copy", "switch"]},
             "settings": {"type": "dict", "required": True},
         },
         supports_check_mode=True,
     )
-    if module.check_mode:
+    action, settings = module.params["action"], module.params["settings"]
+    if module.check_mode and action != "look":
         module.exit_json(changed=True, copied=0, complete=False, problem="")
-    settings = module.params["settings"]
     with open_lock(LOCK) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        migration = Migration(settings, read_environment(settings["env_file"]))
-        copying = module.params["action"] == "copy"
-        result = attempt(migration.copy if copying else migration.switch)
-    if copying and result["problem"]:
+        result = attempt(partial(perform, action, settings))
+    if action != "switch" and result["problem"]:
         module.fail_json(msg=result["problem"])
     module.exit_json(**result)
 
