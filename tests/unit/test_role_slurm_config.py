@@ -257,6 +257,14 @@ TOPOLOGIES = [
 ]
 
 
+@pytest.mark.parametrize(("extra", "kept"), [({}, "MEMLOCK"), ({"propagateResourceLimits": "NONE"}, None), ({"KillWait": 5}, "MEMLOCK")])
+def test_job_does_not_inherit_the_locked_memory_of_its_submission(tmp_path: Path, extra: dict[str, Any], kept: str | None) -> None:
+    """Slurm does not start with both keys, so a site that sets the other one replaces ours."""
+    make(tmp_path, {"n1": {}}, extra=extra)
+
+    assert conf_values(read(tmp_path)).get("PropagateResourceLimitsExcept") == kept
+
+
 @pytest.mark.parametrize(("places", "lines"), TOPOLOGIES)
 def test_topology_uses_switches_or_racks(tmp_path: Path, places: list[dict[str, Any]], lines: list[str]) -> None:
     """The first of them that separates the nodes counts. Switches may be nested below one root."""

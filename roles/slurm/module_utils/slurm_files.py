@@ -22,7 +22,7 @@ NO_NODE = "NodeName=absent State=FUTURE\n"
 RECONFIGURED = frozenset(
     (
         *("epilog", "healthcheckinterval", "healthchecknodestate", "healthcheckprogram", "killwait", "partitionname", "prolog"),
-        *("requeueexit", "returntoservice", "slurmctldtimeout", "slurmdtimeout", "taskprolog"),
+        *("propagateresourcelimitsexcept", "requeueexit", "returntoservice", "slurmctldtimeout", "slurmdtimeout", "taskprolog"),
     )
 )
 # Keys that slurmd reads only at its start.
@@ -160,6 +160,8 @@ def _cluster(settings: Mapping[str, Any]) -> dict[str, str]:
         "TaskProlog": settings["task_prolog"],
         "RequeueExit": settings["requeue_exit"],
         "KillWait": settings["kill_wait_s"],
+        # RDMA needs locked memory. A job gets the limit of slurmd, and not that of the shell or cron job that submits it.
+        "PropagateResourceLimitsExcept": "" if _sets(settings["extra"], "PropagateResourceLimits") else "MEMLOCK",
         "SrunPortRange": settings["srun_port_range"],
         "CommunicationParameters": "NoCtldInAddrAny,NoInAddrAny" if settings["bind_own_address"] else "",
         "PrivateData": settings["private_data"],
@@ -207,6 +209,11 @@ def _accounting(settings: Mapping[str, Any], nodes: Sequence[Node]) -> dict[str,
     kinds = sorted({node.gpu_type for node in nodes if node.gpu_count})
     lines |= {"AccountingStorageTRES": ",".join(["gres/gpu", *(f"gres/gpu:{kind}" for kind in kinds)])} if kinds else {}
     return {**lines, "AccountingStorageEnforce": "associations,limits,qos"} if settings["users"] else lines
+
+
+def _sets(extra: Mapping[str, Any], key: str) -> bool:
+    """Return whether slurm_extra_conf has a key, ignoring case. Slurm rejects some pairs of keys."""
+    return key.lower() in (given.lower() for given in extra)
 
 
 def _with_extra(lines: Mapping[str, str], extra: Mapping[str, Any]) -> dict[str, str]:
