@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from ansible.errors import AnsibleFilterError
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 def training_backend_problem(stated: Sequence[Mapping[str, Any]]) -> str:
     """Return what is wrong with the names of environments, with the fix; empty if nothing is."""
-    registry, errors = _package("launch.backends.registry"), _package("core.errors")
+    package = _package()
     names = [str(item["name"]) for item in stated]
     try:
         for name in names:
-            registry.backend(name)
-    except errors.UsageError as error:
+            package.backend(name)
+    except package.error as error:
         return f"{error.what}. Fix: {error.fix}"
     twice = sorted({name for name in names if names.count(name) > 1})
     return f"{', '.join(twice)} is there twice. Fix: remove one entry" if twice else ""
@@ -28,14 +28,14 @@ def training_backend_problem(stated: Sequence[Mapping[str, Any]]) -> str:
 
 def training_backend_paths(stated: Sequence[Mapping[str, Any]], folder: str) -> list[str]:
     """Return the path of each environment."""
-    registry = _package("launch.backends.registry")
-    return [f"{folder}/{item['name']}-{registry.backend(str(item['name'])).version}" for item in stated]
+    package = _package()
+    return [f"{folder}/{item['name']}-{package.backend(str(item['name'])).version}" for item in stated]
 
 
 def training_backend_wheels(stated: Sequence[Mapping[str, Any]], folder: str, gpus: str) -> dict[str, list[str]]:
     """Return the files in a folder of wheels that the environments need, all wheels of torch and CUDA among them, and what is missing."""
-    wheels = _package("bundle.backend_wheels")
-    needed = [wheels.python_options(name) for item in stated for name in wheels.backend_wheels(str(item["name"]), gpus)]
+    package = _package()
+    needed = [package.python_options(name) for item in stated for name in package.backend_wheels(str(item["name"]), gpus)]
     present = {path: _pin(path.name) for path in Path(folder).glob("*.whl")}
     pins = dict.fromkeys(_same(requirement) for requirement, _ in needed)
     extra = [path for path, pin in present.items() if re.match(r"(torch|triton|nvidia|jax)", pin)]
@@ -55,17 +55,20 @@ def _same(requirement: str) -> str:
     return f"{re.sub(r'[-_.]+', '-', name).lower()}=={version}"
 
 
-def _package(name: str) -> Any:
-    """Import a module of primus_bootstrap.
+def _package() -> SimpleNamespace:
+    """Return the functions of primus_bootstrap that the filters use.
 
     Raises:
         AnsibleFilterError: It is not installed where ansible-playbook runs.
     """
     try:
-        return import_module(f"primus_bootstrap.{name}")
+        from primus_bootstrap.bundle.backend_wheels import backend_wheels, python_options  # noqa: PLC0415 - else a fix
+        from primus_bootstrap.core.errors import UsageError  # noqa: PLC0415 - the same
+        from primus_bootstrap.launch.backends.registry import backend  # noqa: PLC0415 - the same
     except ImportError as error:
         fix = "install primus-bootstrap into the Python that runs ansible-playbook"
         raise AnsibleFilterError(f"primus_bootstrap cannot be imported: {error}. Fix: {fix}") from error
+    return SimpleNamespace(backend=backend, error=UsageError, backend_wheels=backend_wheels, python_options=python_options)
 
 
 class FilterModule:
