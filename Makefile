@@ -101,6 +101,7 @@ PYTHON_OF_MAXTEXT ?= $(firstword $(wildcard $(HOME)/.pyenv/versions/3.12.*/bin/p
 BACKENDS := $(HOME)/.cache/primus-bootstrap/backends
 all-backends:
 	$(BIN)/primus-cli backend install megatron --folder $(BACKENDS) --python $(BIN)/python
+	$(BIN)/primus-cli backend install trl --folder $(BACKENDS) --python $(BIN)/python
 	-$(BIN)/primus-cli backend install maxtext --folder $(BACKENDS) --python $(PYTHON_OF_MAXTEXT)
 	$(BIN)/primus-cli backend install torchtitan --folder $(BACKENDS) --python $(BIN)/python
 	$(BIN)/pytest $(REST) tests/backends

@@ -52,17 +52,17 @@ class Trained:
         return [record["loss"] for record in self.lines("steps.jsonl")]
 
 
-def command(folder: Path, ranks: int, arguments: Sequence[str]) -> list[str]:
-    """Return a command that trains with `train pretrain` in a run folder."""
+def command(folder: Path, ranks: int, arguments: Sequence[str], task: str = "pretrain") -> list[str]:
+    """Return a command that trains with `train pretrain`, or another task of `train`, in a run folder."""
     options = ["direct", "--nproc", str(ranks), "--backend-folder", str(FOLDER)]
-    return [*START, "--output", str(folder), *options, "--", "train", "pretrain", *arguments]
+    return [*START, "--output", str(folder), *options, "--", "train", task, *arguments]
 
 
-def train(user_folder: Path, *arguments: str, ranks: int = 1) -> Trained:
+def train(user_folder: Path, *arguments: str, ranks: int = 1, task: str = "pretrain") -> Trained:
     """Train to the end."""
     user, folder = User(user_folder), user_folder / "run"
     done = subprocess.run(
-        command(folder, ranks, arguments),
+        command(folder, ranks, arguments, task),
         cwd=user.project,
         env=user.full_environment(**SHIM),
         stdout=subprocess.PIPE,
@@ -75,13 +75,14 @@ def train(user_folder: Path, *arguments: str, ranks: int = 1) -> Trained:
     return Trained(done.returncode, done.stdout, folder)
 
 
-def stop_after(steps: int, user_folder: Path, *arguments: str) -> Trained:
+def stop_after(steps: int, user_folder: Path, *arguments: str, task: str = "pretrain") -> Trained:
     """Train, and send SIGTERM to primus-cli after a number of steps."""
     user, folder = User(user_folder), user_folder / "run"
     log = user_folder / "stopped.log"
     with log.open("w") as output:
+        environment = user.full_environment(**SHIM)
         process = subprocess.Popen(
-            command(folder, 1, arguments), cwd=user.project, env=user.full_environment(**SHIM), stdout=output, stderr=subprocess.STDOUT
+            command(folder, 1, arguments, task), cwd=user.project, env=environment, stdout=output, stderr=subprocess.STDOUT
         )
         try:
             seen = Trained(0, "", folder)

@@ -28,6 +28,8 @@ _GAUGES = {
     "running": "1 while the run trains, 0 after its end",
     "step": "Completed optimizer steps",
     "loss": "Mean loss of a target token in the latest step",
+    "validation_loss": "Mean loss of a validation token after the latest step; absent if it was not computed",
+    "reward": "Mean reward of the completions of the latest step; absent without rewards",
     "grad_norm": "Norm of the gradient before clipping",
     "learning_rate": "Learning rate",
     "tokens_per_s": "Tokens per second over all ranks",
@@ -65,6 +67,8 @@ class StepRecord:
     checkpoint_step: int
     checkpoint_failures: int
     schema: int = SCHEMA
+    validation_loss: float | None = None  # after this step; None if it was not computed
+    reward: float | None = None  # mean reward of this step's completions, in reinforcement learning
 
 
 class Gauges:
@@ -150,8 +154,10 @@ def open_for_lines(path: Path) -> IO[str]:
 def line(record: StepRecord) -> str:
     """Return the printed line of a step."""
     share = "" if record.mfu is None else f"  MFU {record.mfu:.1%}"
+    validation = "" if record.validation_loss is None else f"  validation loss {record.validation_loss:.4f}"
+    reward = "" if record.reward is None else f"  reward {record.reward:.4f}"
     return (
-        f"step {record.step}  loss {record.loss:.4f}  grad {record.grad_norm:.3f}  lr {record.learning_rate:.2e}"
+        f"step {record.step}  loss {record.loss:.4f}{reward}{validation}  grad {record.grad_norm:.3f}  lr {record.learning_rate:.2e}"
         f"  {record.tokens_per_s:,.0f} tokens/s  {record.tflops_per_s_per_device:.3g} TFLOP/s{share}"
         f"  step {record.step_time_s:.3f} s  data {record.data_wait_s:.3f} s  memory {record.memory_peak_gib:.2f} GiB"
         f"  checkpoint {record.checkpoint} ({record.checkpoint_step})"

@@ -9,6 +9,7 @@ from primus_bootstrap.core.suggestions import did_you_mean
 from primus_bootstrap.launch.backends.maxtext.adapter import MaxText
 from primus_bootstrap.launch.backends.megatron.adapter import Megatron
 from primus_bootstrap.launch.backends.torchtitan.adapter import TorchTitan
+from primus_bootstrap.launch.backends.trl.adapter import Trl
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
     from primus_bootstrap.launch.backends.contract import Backend
 
 NATIVE = "native"
-_BACKENDS: tuple[Backend, ...] = (Megatron(), TorchTitan(), MaxText())
+_BACKENDS: tuple[Backend, ...] = (Megatron(), TorchTitan(), MaxText(), Trl())
+POSTTRAINING = ("trl",)  # the backends of train posttrain; the others are those of train pretrain
 
 
 def backends() -> Mapping[str, Backend]:

@@ -10,7 +10,7 @@ from primus_bootstrap.core.suggestions import did_you_mean
 from primus_bootstrap.launch.backends import environments
 from primus_bootstrap.launch.backends.check import check as check_settings
 from primus_bootstrap.launch.backends.described_run import Machine, describe
-from primus_bootstrap.launch.backends.registry import NATIVE, backend, backends
+from primus_bootstrap.launch.backends.registry import NATIVE, POSTTRAINING, backend, backends
 from primus_bootstrap.launch.backends.run_file import NAME, run_file
 from primus_bootstrap.launch.estimate.run_check import REFUSE, WARN, estimate_run
 from primus_bootstrap.launch.programs import settings_file
@@ -31,7 +31,7 @@ def chosen(files: Files) -> str:
     """Return the name of the backend; empty for the native trainer. A recipe that is named without a backend chooses its own.
 
     Raises:
-        UsageError: There is no such backend.
+        UsageError: There is no such backend, or it does not pre-train.
     """
     stated = [str(item.value) for item in files.given if item.name == "backend"]
     if not stated:
@@ -39,7 +39,14 @@ def chosen(files: Files) -> str:
         stated = [recipes[name] for name in _names(files) if name in recipes]
     if not stated or stated[-1] == NATIVE:
         return ""
-    return backend(stated[-1]).name
+    if backend(stated[-1]).name in POSTTRAINING:
+        fix = f"use train posttrain, or set backend to one of: {_names_of_backends()}"
+        raise UsageError(f"{stated[-1]} is no backend of train pretrain", fix=fix)
+    return stated[-1]
+
+
+def _names_of_backends() -> str:
+    return ", ".join(name for name in backends() if name not in POSTTRAINING)
 
 
 def is_recipe(names: Iterable[str]) -> bool:
@@ -59,7 +66,7 @@ def _names(files: Files) -> list[str]:
 def model_hint(name: str) -> str:
     """Return the fix for a name that is a model or a recipe, and not a preset of the native trainer; empty for another name."""
     known = name in catalogue.models() or any(item.name == name for item in catalogue.recipes())
-    return f"add backend=NAME to train this model on a backend: {', '.join(backends())}" if known else ""
+    return f"add backend=NAME to train this model on a backend: {_names_of_backends()}" if known else ""
 
 
 def check(request: Request, files: Files) -> tuple[str, ...]:
@@ -144,7 +151,7 @@ def _resolve_names(request: Request, files: Files) -> tuple[list[Given], list[Gi
 
 def help_text() -> str:
     """Return what the help of the task says about backends."""
-    names = ", ".join(f"{item.name} {item.version}" for item in backends().values())
+    names = ", ".join(f"{item.name} {item.version}" for item in backends().values() if item.name not in POSTTRAINING)
     return (
         f"\nbackends: backend=NAME trains with {names} instead of the native trainer. Settings of the backend: NAME.SETTING=value.\n"
         "Common settings that only backends have: parallel.pipeline, parallel.virtual_pipeline, parallel.context, parallel.expert,\n"

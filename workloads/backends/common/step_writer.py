@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import statistics
 import time
 from collections import deque
 from contextlib import suppress
@@ -40,6 +41,10 @@ class Step:
     learning_rate: float | None = None
     balance_loss: float | None = None
     memory_peak_gib: float | None = None
+    tokens: int | None = None  # of this step; None: full sequences
+    tokens_before: int = 0  # of all steps before, if `tokens` is known
+    validation_loss: float | None = None  # after this step
+    reward: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +69,7 @@ class StepWriter:
         self._folder, self._facts, self._find_device = folder, facts, device
         self._labels = {"run": str(folder), "job_id": os.environ.get("PRIMUS_JOB_ID", ""), "host": socket.gethostname()}
         self._newest: deque[StepRecord] = deque(maxlen=_STEPS_KEPT)
+        self._step_tokens: deque[int] = deque(maxlen=_STEPS_KEPT)
         self._written_at = 0.0
         self._device: Device | None = None
         self._steps: IO[str] | None = None
@@ -108,6 +114,9 @@ class StepWriter:
     def _record(self, step: Step) -> StepRecord:
         self._device = device = self._device or self._find_device()
         step_time_s, waited_s = self._times(step)
+        full = self._facts.global_batch * self._facts.sequence_length
+        tokens = full if step.tokens is None else step.tokens
+        self._step_tokens.append(tokens)
         memory_gib = step.memory_peak_gib if step.memory_peak_gib is not None else device.memory_peak_gib()
         return StepRecord(
             time=datetime.now(UTC).isoformat(timespec="milliseconds"),
@@ -116,7 +125,7 @@ class StepWriter:
             balance_loss=step.balance_loss,
             grad_norm=step.grad_norm or 0.0,
             learning_rate=step.learning_rate or 0.0,
-            tokens=step.step * self._facts.global_batch * self._facts.sequence_length,
+            tokens=step.step * full if step.tokens is None else step.tokens_before + tokens,
             step_time_s=step_time_s,
             data_wait_s=0.0,  # the backends do not log it
             checkpoint_wait_s=waited_s,
@@ -124,7 +133,9 @@ class StepWriter:
             checkpoint="idle",
             checkpoint_step=newest_step(self._folder, self._facts.checkpoint_folder),
             checkpoint_failures=0,
-            **self._speed(step_time_s),
+            validation_loss=step.validation_loss,
+            reward=step.reward,
+            **self._speed(step_time_s, tokens),
         )
 
     def _times(self, step: Step) -> tuple[float, float]:
@@ -137,9 +148,9 @@ class StepWriter:
         whole_s = max(step.step_time_s, (now - before) / count)
         return whole_s, whole_s - step.step_time_s
 
-    def _speed(self, step_time_s: float) -> dict[str, Any]:
+    def _speed(self, step_time_s: float, tokens: float) -> dict[str, Any]:
         facts, peak = self._facts, self._device.peak if self._device else None
-        tokens_per_s = facts.global_batch * facts.sequence_length / max(step_time_s, 1e-9)
+        tokens_per_s = tokens / max(step_time_s, 1e-9)
         per_device = tokens_per_s / facts.devices
         tflops = per_device * facts.flops_per_token / 1e12
         return {
@@ -161,7 +172,7 @@ class StepWriter:
             "step": self._newest[-1].step,
             "loss": self._newest[-1].loss,
             "step_time_s": median,
-            **(self._speed(median["median"]) if median["median"] else {}),
+            **(self._speed(median["median"], statistics.median(self._step_tokens)) if median["median"] else {}),
             "memory_peak_gib": max(record.memory_peak_gib for record in self._newest),
             "parameters": self._facts.parameters,
             "active_parameters": self._facts.active_parameters,
