@@ -17,6 +17,8 @@ MOE = (*DENSE, "--config", "debug-moe", "model.layers=2", "model.balance_weight=
 FSDP = "parallel.strategy=fsdp"
 CONTEXT, TENSOR, PIPELINE, EXPERT = "parallel.context=2", "parallel.tensor=2", "parallel.pipeline=2", "parallel.expert=2"
 INTERLEAVED = (PIPELINE, "parallel.virtual_pipeline=2")
+Start = tuple[int, tuple[str, ...]]
+"""The number of ranks of a run, and its arguments."""
 # The bound for every layout: fp32 sums in another order. Losses of four steps, and norms of the gradient.
 LOSS, NORM = 2e-6, 1e-4
 
@@ -76,3 +78,40 @@ def test_a_layout_does_not_change_the_losses(dense: Run, tmp_path: Path, ranks: 
 def test_a_layout_does_not_change_the_losses_with_experts(experts: Run, tmp_path: Path, ranks: int, arguments: tuple[str, ...]) -> None:
     """The experts get the same tokens, wherever they are."""
     assert_same(train(tmp_path, ranks, *MOE, *arguments), experts)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ((2, (*INTERLEAVED, FSDP)), (2, (*INTERLEAVED, FSDP))),
+        ((2, (*INTERLEAVED, FSDP)), (1, ("parallel.strategy=ddp",))),
+        ((1, (FSDP,)), (4, (PIPELINE, CONTEXT, FSDP))),
+    ],
+    ids=["interleaved", "interleaved to one rank", "one rank to pipeline and context"],
+)
+def test_a_run_resumes_under_another_layout(dense: Run, tmp_path: Path, before: Start, after: Start) -> None:
+    """A checkpoint has the whole model under the same names."""
+    assert_resumes(tmp_path, DENSE, before, after, dense)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ((2, (EXPERT, FSDP)), (2, (EXPERT, FSDP))),
+        ((2, (EXPERT, FSDP)), (1, (FSDP,))),
+        ((1, ("parallel.strategy=ddp",)), (4, (EXPERT, PIPELINE, FSDP))),
+    ],
+    ids=["expert", "expert to one rank", "one rank to expert and pipeline"],
+)
+def test_a_run_with_experts_resumes_under_another_layout(experts: Run, tmp_path: Path, before: Start, after: Start) -> None:
+    """Also if the ranks have other experts than before."""
+    assert_resumes(tmp_path, MOE, before, after, experts)
+
+
+def assert_resumes(folder: Path, arguments: tuple[str, ...], before: Start, after: Start, reference: Run) -> None:
+    """Train half of the steps under one layout, and the others under another one."""
+    train(folder, before[0], *arguments, *before[1], "train.steps=2", "optimizer.decay_steps=4")
+    run = train(folder, after[0], *arguments, *after[1])
+
+    assert "resumed from" in run.outputs[0]
+    assert_same(run, reference)

@@ -5,7 +5,9 @@ No other module asks for torch's version or chooses names by release; tests/cont
     2.8   async_save takes a stager (before, the writer is the stager), and may return an object with two futures instead of one
     2.8   torch._grouped_mm, for bf16 on Hopper; since 2.9 on every device; since 2.10 its public name is torch.nn.functional.grouped_mm
     2.11  enable_symm_mem_for_group is deprecated, but async tensor parallelism still does nothing without it: pytorch issue 193027
+    2.13  gloo averages in reduce_scatter; some releases before sum instead, without an error: pytorch issue 162338
     2.13  all_gather_into_tensor and reduce_scatter_tensor have new names, and the old ones warn
+    2.13 (or earlier: not in 2.7)  pipeline schedules work with gloo
     2.13 (or earlier: not in 2.7)  a pipeline schedule can be told not to keep the outputs of its micro-batches (return_outputs)
 """
 
@@ -82,6 +84,16 @@ def scatter_sum(part: Tensor, whole: Tensor, group: dist.ProcessGroup | None = N
     (getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor)(part, whole, group=group)
 
 
+def sums_instead_of_averaging(group: dist.ProcessGroup, device: torch.device) -> bool:
+    """Return whether an average over the ranks of a group, as of FSDP's gradients, is a sum; all ranks must call it."""
+    ranks = dist.get_world_size(group)
+    if device.type == "cuda" or ranks == 1 or release() >= NEWEST:
+        return False
+    part = torch.zeros(1)
+    dist.reduce_scatter_tensor(part, torch.ones(ranks), op=dist.ReduceOp.AVG, group=group)
+    return part.item() != 1
+
+
 def save_async(state: dict[str, Any], folder: Path, stager: Any, group: dist.ProcessGroup) -> Future[Any]:
     """Copy the state with `stager`, and write it into `folder` in the background; the result is complete when the files are written."""
     from torch.distributed.checkpoint.filesystem import FileSystemWriter  # noqa: PLC0415 - slow to import, and benchmarks do not need it
@@ -123,6 +135,21 @@ def overlap_tensor_parallelism(group: dist.ProcessGroup) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         _symmetric_memory.enable_symm_mem_for_group(group.group_name)
+
+
+def require_pipeline(device: torch.device) -> None:
+    """Check that the pipeline schedules of this release work on a device.
+
+    Raises:
+        SettingsError: They wait for the last of several messages only, which is enough for NCCL's groups of messages, but not for gloo.
+    """
+    from torch.distributed.pipelining import schedules  # noqa: PLC0415 - few runs need it
+
+    if device.type != "cuda" and not hasattr(schedules, "_wait_batch_p2p"):
+        raise SettingsError(
+            f"parallel.pipeline does not work on a {device.type.upper()} with torch {version()}: its schedules lose messages of gloo",
+            fix="use GPUs, or torch 2.13",
+        )
 
 
 def step_pipeline(schedule: Any, *arguments: Any, **options: Any) -> None:

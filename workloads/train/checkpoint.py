@@ -9,7 +9,6 @@ import os
 import socket
 import traceback
 from concurrent.futures import ThreadPoolExecutor
-from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -259,13 +258,15 @@ class Checkpoints:
         return files.read_manifest(path)
 
     def load(self, path: Path, model: nn.Module, optimizer: Optimizer) -> None:
-        """Restore the whole state, on any number of ranks. Optimizer options such as weight decay come from the settings."""
+        """Restore the whole state, on any number of ranks and under any layout.
+
+        Optimizer options such as weight decay come from the settings. The groups that have them differ between layouts.
+        """
         model_state, optimizer_state = get_state_dict(model, optimizer)
-        options = deepcopy(optimizer_state["param_groups"])
-        state: dict[str, Any] = {"model": model_state, "optimizer": optimizer_state}
+        state: dict[str, Any] = {"model": model_state, "optimizer": {"state": optimizer_state["state"]}}
         load(state, storage_reader=FileSystemReader(path), process_group=self._group.background)
-        state["optimizer"]["param_groups"] = options
-        set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+        moments = {"state": state["optimizer"]["state"], "param_groups": optimizer_state["param_groups"]}
+        set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=moments)
         self.last_step = files.read_manifest(path).step
 
     def load_weights(self, path: Path, model: nn.Module) -> None:

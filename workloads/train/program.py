@@ -15,7 +15,7 @@ import torch
 from workloads.common.errors import WorkloadError
 from workloads.common.files import replace_text
 from workloads.common.process_group import own_rank, process_group, world_size
-from workloads.common.torch_release import overlap_tensor_parallelism
+from workloads.common.torch_release import overlap_tensor_parallelism, require_pipeline
 from workloads.train import flight_recorder
 from workloads.train.attention import require_backend
 from workloads.train.check_settings import check_settings, layout
@@ -90,6 +90,8 @@ def _require_device(settings: Settings, group: Group) -> None:
     require_backend(settings, group.device)
     require_context(settings, group)
     require_float8(settings, group.device)
+    if settings.parallel.pipeline > 1:
+        require_pipeline(group.device)
     if settings.parallel.async_tensor:
         require_peer_access(group.device)
         overlap_tensor_parallelism(group.mesh["tensor"].get_group())

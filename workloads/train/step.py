@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
+from workloads.common.torch_release import sums_instead_of_averaging
 from workloads.train.data import IGNORED
 from workloads.train.losses import loss_function, whole
 from workloads.train.parallel import arithmetic, gradient_sync, split_loss
@@ -109,13 +110,16 @@ def _accumulate(model: nn.Module, batches: Sequence[Batch], targets: Tensor, set
 
 
 def _finish_gradients(model: nn.Module, settings: Settings, group: Group) -> Tensor:
-    """Correct the gradients of shared experts; return the norm of the whole gradient, over all stages of a pipeline."""
+    """Make averages over the shard ranks of all gradients; return the norm of the whole gradient, over all stages of a pipeline."""
     parts = []
+    sums = settings.parallel.strategy == "fsdp" and sums_instead_of_averaging(group.mesh["shard"].get_group(), group.device)
     for mesh, parameters in by_mesh(model.parameters()).items():
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-        if mesh is not None and mesh.mesh_dim_names and "expert" in mesh.mesh_dim_names:
-            # Each expert has seen the tokens of all ranks, but FSDP has averaged over its copies only.
-            torch._foreach_div_(gradients, settings.parallel.expert)
+        # Each expert has seen the tokens of all ranks, but FSDP has averaged over its copies only.
+        of_experts = mesh is not None and "expert" in (mesh.mesh_dim_names or ())
+        divisor = group.shard_ranks if sums else settings.parallel.expert if of_experts else 1
+        if divisor > 1:
+            torch._foreach_div_(gradients, divisor)
         parts.append(whole(get_total_norm(gradients)))
     norm = parts[0] if len(parts) == 1 else torch.stack(parts).norm()
     if settings.parallel.pipeline > 1:
