@@ -104,6 +104,9 @@ def test_grpo_is_rendered(tmp_path: Path) -> None:
     assert values["rewards"] == ["exact_match", "length:20", "mine.py:score"]
     assert (values["trainer"]["max_completion_length"], values["trainer"]["reward_weights"]) == (256, [1, 0.5, 2])
     assert "max_length" not in values["trainer"]
+    validation = ("data.validation_files=train.jsonl", "validation.every_steps=5", "trl.grpo.num_generations=4")
+    trainer = job(tmp_path, *SFT, *words, *validation)["trainer"]
+    assert (trainer["eval_strategy"], trainer["eval_steps"], trainer["per_device_eval_batch_size"]) == ("steps", 5, 4)
 
 
 def test_fsdp_and_recomputation_are_rendered(tmp_path: Path) -> None:

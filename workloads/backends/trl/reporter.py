@@ -13,6 +13,7 @@ from transformers import TrainerCallback
 from workloads.backends.common.checkpoint_marks import mark
 from workloads.backends.common.step_clock import require_finite
 from workloads.backends.common.step_writer import Step
+from workloads.backends.trl.job import GRPO
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,6 +42,10 @@ class Reporter(TrainerCallback):  # type: ignore[misc]  # transformers is not in
     def resume(self, folder: Path, step: int) -> None:
         """Continue the number of tokens of an earlier part of the run, which its last record before this step has."""
         self._tokens = tokens_until(folder / "steps.jsonl", step)
+
+    def on_train_begin(self, _args: Any, state: Any, _control: Any, **_others: Any) -> None:
+        """Take the count of GRPO's trainer, which continues after a resume; that of SFT's trainer starts at 0."""
+        self._counted = state.num_input_tokens_seen if self._job.method == GRPO else 0
 
     def on_step_begin(self, _args: Any, state: Any, _control: Any, **_others: Any) -> None:
         """Start the clock of a step."""

@@ -126,10 +126,15 @@ def _check_batch(run: Run) -> None:
     if batch.all % (batch.micro * ranks):
         what = f"train.global_batch={batch.all} is no multiple of train.micro_batch={batch.micro} x {ranks} ranks"
         raise PlanError(what, fix="change train.global_batch or train.micro_batch")
-    generations = run.keys.get("grpo.num_generations", 8)
+    generations = _generations(run)
     if run.settings["method"] == GRPO and batch.all % generations:
         what = f"train.global_batch={batch.all} is no multiple of the {generations} completions per prompt"
         raise PlanError(what, fix="change train.global_batch, or trl.grpo.num_generations")
+
+
+def _generations(run: Run) -> int:
+    """Return the completions per prompt: 8 is TRL's default."""
+    return int(run.keys.get("grpo.num_generations", 8))
 
 
 def _trainer(run: Run) -> dict[str, Any]:
@@ -159,14 +164,16 @@ def _trainer(run: Run) -> dict[str, Any]:
         "ddp_find_unused_parameters": False,
         "ddp_timeout": int(settings["parallel.timeout_s"]),
     }
-    return {**found, **_validation(settings), **_recompute(run)}
+    return {**found, **_validation(run), **_recompute(run)}
 
 
-def _validation(settings: Mapping[str, Any]) -> dict[str, Any]:
-    every = settings["validation.every_steps"]
+def _validation(run: Run) -> dict[str, Any]:
+    settings, every = run.settings, run.settings["validation.every_steps"]
     if not settings["data.validation_files"] or not every:
         return {"eval_strategy": "no"}
-    return {"eval_strategy": "steps", "eval_steps": every, "per_device_eval_batch_size": settings["train.micro_batch"]}
+    # GRPO validates whole groups of completions.
+    batch = _generations(run) if settings["method"] == GRPO else settings["train.micro_batch"]
+    return {"eval_strategy": "steps", "eval_steps": every, "per_device_eval_batch_size": batch}
 
 
 def _recompute(run: Run) -> dict[str, Any]:
