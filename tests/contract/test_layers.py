@@ -124,7 +124,7 @@ def test_programs_on_nodes_need_only_python_and_pyyaml() -> None:
 
 def test_workloads_and_the_package_do_not_import_each_other() -> None:
     """GPU hosts run the workloads without this package, and the controller has no torch."""
-    trainers = {*sys.stdlib_module_names, "workloads", "torch", "yaml", "safetensors"}
+    trainers = {*sys.stdlib_module_names, "workloads", "torch", "torchao", "yaml", "safetensors"}
     # A program of a backend runs in the environment of this backend.
     backends = {*trainers, "numpy", "typing_extensions", "megatron", "torchtitan", "maxtext", "jax", "absl"}
     assert {name for name in _importers(ROOT / "workloads", trainers) if not name.startswith("workloads/backends/")} == set()

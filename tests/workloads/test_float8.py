@@ -111,7 +111,8 @@ def test_a_missing_package_is_an_error_with_the_command(monkeypatch: pytest.Monk
 @pytest.mark.skipif(importlib.util.find_spec("torchao") is None, reason="torchao is not installed")
 def test_the_emulation_is_near_bf16_and_not_equal() -> None:
     """With the real package: its conversion, forward and backward pass."""
-    logits, gradients = [], []
+    logits: list[torch.Tensor] = []
+    gradients: list[torch.Tensor] = []
     for precision in ("bf16", "fp8"):
         settings = load_settings(["debug-dense"], [f"compute.precision={precision}", "compute.fp8_recipe=emulated"])
         with torch.device("meta"):
@@ -123,7 +124,9 @@ def test_the_emulation_is_near_bf16_and_not_equal() -> None:
             found = model(torch.randint(512, (2, 32), generator=torch.Generator().manual_seed(1)))[0].float()
         torch.autograd.backward(found.square().sum())
         logits.append(found)
-        gradients.append(model.get_parameter("blocks.0.attention.query.weight").grad)
+        gradient = model.get_parameter("blocks.0.attention.query.weight").grad
+        assert gradient is not None
+        gradients.append(gradient)
     differences = [float((found - exact).norm() / exact.norm()) for exact, found in (logits, gradients)]
 
     assert all(0 < difference < 0.2 for difference in differences)

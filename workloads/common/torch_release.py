@@ -1,6 +1,6 @@
 """The supported releases of torch, and everything that differs between them.
 
-No other module asks for torch's version or chooses names by release; tests/contract/test_torch_release.py checks that.
+No other module asks for torch's version or chooses names by release; tests/contract/test_torch_guards.py checks that.
 
     2.8   async_save takes a stager (before, the writer is the stager), and may return an object with two futures instead of one
     2.8   torch._grouped_mm, for bf16 on Hopper; since 2.9 on every device; since 2.10 its public name is torch.nn.functional.grouped_mm
