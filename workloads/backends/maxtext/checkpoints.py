@@ -61,7 +61,7 @@ class Checkpoints:
         return self._create(str(self._folder), enabled, *words, **options)
 
     def _after_step(self, manager: Any, state: Any, config: Any, data: Any, step: int | None = None) -> None:
-        """Write a checkpoint if it is time to, and stop after SIGTERM. MaxText counts steps from 0."""
+        """Write a checkpoint if it is time to, or after SIGTERM, which ends the run after this step. MaxText counts steps from 0."""
         if step is None:
             return
         if manager is not None:
@@ -69,8 +69,6 @@ class Checkpoints:
         self._clock.begin(step + 2)  # MaxText has started the next step before the result of this one is known
 
     def _save_if_due(self, manager: Any, state: Any, config: Any, data: Any, step: int) -> None:
-        from maxtext.utils.exceptions import StopTraining  # noqa: PLC0415 - only the interpreter of the backend has it
-
         done = step + 1
         last, stop = done == config.steps, self._must_stop(manager, step)
         self._report_complete()
@@ -80,9 +78,7 @@ class Checkpoints:
                 self._unreported = done
         if stop or last:
             self.finish(manager)
-        if stop and not last:
-            self.stopped = True
-            raise StopTraining("SIGTERM")
+        self.stopped = stop and not last
 
     def _must_stop(self, manager: Any, step: int) -> bool:
         if self._request is not None:

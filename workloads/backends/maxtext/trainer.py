@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from absl import logging
 from maxtext.common import metric_logger
 from maxtext.trainers.pre_train import train as maxtext_train
+from maxtext.utils.exceptions import StopTraining
 
 from workloads.backends.common.step_clock import require_finite
 from workloads.backends.common.step_writer import Step
@@ -14,12 +15,31 @@ from workloads.backends.maxtext.log_lines import step_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from datetime import timedelta
 
     from workloads.backends.maxtext.checkpoints import Checkpoints
 
 
 class Metrics(metric_logger.MetricLogger):  # type: ignore[misc]  # MaxText is not installed where types are checked
-    """MaxText's metrics; they also print the exact values."""
+    """MaxText's metrics; they also print the exact values, and end the run after the step of the checkpoint that SIGTERM caused."""
+
+    checkpoints: Checkpoints
+
+    def buffer_and_write_metrics(
+        self,
+        metrics: dict[str, Any],
+        step: int,
+        step_time_delta: timedelta | None = None,
+        is_training: bool = True,  # noqa: FBT001, FBT002 - MaxText's signature
+    ) -> None:
+        """Take the values of a step; those of the step before are printed.
+
+        Raises:
+            StopTraining: This is the last step, because of SIGTERM.
+        """
+        super().buffer_and_write_metrics(metrics, step, step_time_delta, is_training)
+        if is_training and self.checkpoints.stopped:
+            raise StopTraining("SIGTERM")
 
     def log_metrics(self, metrics: dict[str, Any], step: int, metric_type: str) -> None:
         """Print the lines of a step.
@@ -54,5 +74,6 @@ def train(arguments: Sequence[str], checkpoints: Checkpoints) -> None:
     logging.use_absl_handler()
     logging.set_verbosity(logging.INFO)
     checkpoints.install()
+    Metrics.checkpoints = checkpoints
     metric_logger.MetricLogger = Metrics
     maxtext_train.main(["train.py", *arguments])
