@@ -109,6 +109,7 @@ def test_a_missing_package_is_an_error_with_the_command(monkeypatch: pytest.Monk
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torchao") is None, reason="torchao is not installed")
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")  # of the package
 def test_the_emulation_is_near_bf16_and_not_equal() -> None:
     """With the real package: its conversion, forward and backward pass."""
     logits: list[torch.Tensor] = []

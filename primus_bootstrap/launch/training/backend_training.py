@@ -154,6 +154,6 @@ def help_text() -> str:
     names = ", ".join(f"{item.name} {item.version}" for item in backends().values() if item.name not in POSTTRAINING)
     return (
         f"\nbackends: backend=NAME trains with {names} instead of the native trainer. Settings of the backend: NAME.SETTING=value.\n"
-        "Common settings that only backends have: parallel.pipeline, parallel.virtual_pipeline, parallel.context, parallel.expert,\n"
-        "parallel.sequence, parallel.shards, compute.recompute_layers. docs/backends.md describes them.\n"
+        "Common settings that only backends have: parallel.sequence, parallel.shards, compute.recompute_layers. docs/backends.md\n"
+        "describes them.\n"
     )
