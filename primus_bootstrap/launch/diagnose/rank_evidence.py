@@ -175,7 +175,8 @@ def find_evidence(lines: Sequence[Line], file: str, *, node: str = "", rank: int
     dead = log_lines.dead_lines(texts)
     matching = {index: cause for index, text in enumerate(texts) if (cause := match_log(text))}
     proving = {index: proven for index, cause in matching.items() if index not in dead and (proven := _proving(texts[index], cause))}
-    report = log_lines.last_report(texts, [index for index, cause in proving.items() if cause.kind in (CAUSE, HARDWARE)])
+    alive = ["" if index in dead else text for index, text in enumerate(texts)]
+    report = log_lines.last_report(alive, [index for index, cause in proving.items() if cause.kind in (CAUSE, HARDWARE)])
     found: dict[str, Evidence] = {}
     noted: dict[str, Evidence] = {}
     for index, matched in matching.items():
