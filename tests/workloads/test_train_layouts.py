@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.long("workloads")
 DENSE = ("--config", "debug-dense", "model.layers=4", "train.steps=4", "train.micro_batch=1", "checkpoint.every_steps=2")
-MOE = (*DENSE, "--config", "debug-moe", "model.layers=2", "model.balance_weight=0")
+MOE = ("--config", "debug-moe", *DENSE[2:], "model.layers=2", "model.balance_weight=0")
 FSDP = "parallel.strategy=fsdp"
 CONTEXT, TENSOR, PIPELINE, EXPERT = "parallel.context=2", "parallel.tensor=2", "parallel.pipeline=2", "parallel.expert=2"
 INTERLEAVED = (PIPELINE, "parallel.virtual_pipeline=2")
