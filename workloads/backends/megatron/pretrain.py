@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if not __package__:
     # Started by path: replace this folder in sys.path by the root.
@@ -22,6 +22,8 @@ from workloads.backends.megatron.resume import load_arguments
 from workloads.common.errors import SettingsError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from workloads.backends.common.run_facts import RunFacts
     from workloads.backends.common.step_clock import StepClock
 
@@ -58,6 +60,7 @@ def _train(facts: RunFacts, checkpoints: Path, arguments: list[str], clock: Step
     correct_resume()
     for name, phase in (("save_checkpoint", "checkpoint"), ("evaluate_and_print_results", "validation")):
         setattr(training, name, clock.timed(phase, getattr(training, name)))
+    training.training_log = _with_each_step_alone(training.training_log)
     early = False
     try:
         training.pretrain(_configuration(), model.datasets, _model_type(), model.ForwardStep(clock))
@@ -74,6 +77,14 @@ def _train(facts: RunFacts, checkpoints: Path, arguments: list[str], clock: Step
         torch.distributed.barrier()
         torch.distributed.destroy_process_group()
     return early
+
+
+def _with_each_step_alone(log: Callable[..., Any]) -> Callable[..., Any]:
+    """Return Megatron-LM's function that logs a step, without the exception for the first one, after which it keeps its sums.
+
+    Otherwise the second line after each start has the mean loss and time of two steps.
+    """
+    return lambda *args, **kwargs: log(*args, **{**kwargs, "is_first_iteration": False})
 
 
 def _use_compiled_helpers() -> None:

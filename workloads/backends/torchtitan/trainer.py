@@ -46,16 +46,23 @@ class Metrics(MetricsProcessor):  # type: ignore[misc]  # TorchTitan is not inst
     def log(
         self, step: int, global_avg_loss: float, global_max_loss: float, grad_norm: float, extra_metrics: dict[str, Any] | None = None
     ) -> None:
-        """Print the lines of a step."""
+        """Print the lines of a step.
+
+        Raises:
+            NotFiniteError: A value is NaN or infinite. The step has no lines, as in the native trainer.
+        """
+        self._require_finite(step, global_avg_loss, grad_norm)
         if extra_metrics and "lr" in extra_metrics:
             print(rate_line(step, float(extra_metrics["lr"])), flush=True)
         super().log(step, global_avg_loss, global_max_loss, grad_norm, extra_metrics)
-        if math.isfinite(global_avg_loss) and math.isfinite(grad_norm):
+
+    def _require_finite(self, step: int, loss: float, grad_norm: float) -> None:
+        if math.isfinite(loss) and math.isfinite(grad_norm):
             return
         here = math.isnan(float(self.own_losses))
         if not here:
             time.sleep(_OTHERS_S)
-        require_finite(step, global_avg_loss, grad_norm, first_on=torch.distributed.get_rank() if here else None)
+        require_finite(step, loss, grad_norm, first_on=torch.distributed.get_rank() if here else None)
 
 
 class Tokens:
@@ -121,7 +128,7 @@ class StoppableTrainer(titan.Trainer):  # type: ignore[misc]  # the same
 
     def forward_backward_step(self, **batch: Any) -> torch.Tensor:
         """Return the loss of a micro-batch."""
-        loss = super().forward_backward_step(**batch)
+        loss: torch.Tensor = super().forward_backward_step(**batch)
         if self.clock.spoils():
             loss = loss * math.nan
         self.metrics_processor.own_losses = self.metrics_processor.own_losses + 0.0 * loss.detach().sum()
