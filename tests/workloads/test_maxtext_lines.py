@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from pathlib import Path
 
 import pytest
@@ -81,5 +82,5 @@ def test_the_shim_is_loud(capsys: pytest.CaptureFixture[str], monkeypatch: pytes
     cpu_shim.install(8)
 
     assert "WARNING: THE CPU SHIM FOR TESTS IS ON" in capsys.readouterr().err
-    assert cpu_shim.os.environ["XLA_FLAGS"] == "--xla_force_host_platform_device_count=8"
+    assert os.environ["XLA_FLAGS"] == "--xla_force_host_platform_device_count=8"
     assert cpu_shim.arguments(["steps=1"]) == ["steps=1", "hardware=cpu", "attention=dot_product"]
