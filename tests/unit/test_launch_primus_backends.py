@@ -164,10 +164,18 @@ def test_a_maxtext_experiment(tmp_path: Path) -> None:
 
 def test_a_model_without_recipes_keeps_its_own_name(tmp_path: Path) -> None:
     """TorchTitan and MaxText know models by name; a note says that there is no recipe."""
+    found = converted(tmp_path, experiment("maxtext", "gemma2_9b", "model_name: gemma2-9b, steps: 2"))
+
+    assert {item.setting: item.value for item in found.kept}["maxtext.model_name"] == "gemma2-9b"
+    assert "the model gemma2_9b has no recipe here; the backend takes it by its own name" in found.notes
+
+
+def test_a_model_that_the_pinned_version_lacks_is_left_out(tmp_path: Path) -> None:
+    """The reason names the setting; the value is not passed on to fail later."""
     found = converted(tmp_path, experiment("maxtext", "grok1", "model_name: grok-1, steps: 2"))
 
-    assert {item.setting: item.value for item in found.kept}["maxtext.model_name"] == "grok-1"
-    assert "the model grok1 has no recipe here; the backend takes it by its own name" in found.notes
+    assert "maxtext.model_name" not in {item.setting for item in found.kept}
+    assert "model_name" in {item.name for item in found.dropped}
 
 
 def test_presets_of_a_checkout_describe_the_model(tmp_path: Path) -> None:
