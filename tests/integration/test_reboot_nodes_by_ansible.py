@@ -39,7 +39,8 @@ def roles(tmp_path: Path) -> Path:
         ill = {"ansible.builtin.assert": {"that": f"'{step}' != 'node_health/wait' or inventory_hostname not in ill | default([])"}}
         note = {"ansible.builtin.shell": f"echo {step} {{{{ inventory_hostname }}}} >> {tmp_path}/log", "when": ONLY.get(step, "true")}
         write_yaml(folder / role["name"] / "tasks" / f"{role.get('tasks_from', 'main')}.yml", [ill, note])
-    write_yaml(folder / "baseline/vars/main.yml", {"_baseline_reboot_open": f"{{{{ {WAITS} }}}}"})
+    variables = {"_baseline_reboot_open": f"{{{{ {WAITS} }}}}", "_baseline_has_slurmd": "{{ inventory_hostname not in bare | default([]) }}"}
+    write_yaml(folder / "baseline/vars/main.yml", variables)
     return folder
 
 
@@ -70,6 +71,15 @@ def test_slurm_node_is_drained_rebooted_and_resumed_when_healthy(roles: Path) ->
     assert {name: [step for step in steps[name] if step in ONLY] for name in ("c1", "k1", "ctl1")} == {
         "c1": [], "k1": ["baseline/reboot"], "ctl1": ["baseline/reboot"],
     }  # fmt: skip
+
+
+def test_host_on_which_slurm_is_not_installed_yet_is_not_drained(roles: Path) -> None:
+    """Kernel arguments need a reboot before the phase slurm has run. No controller could answer then."""
+    code, steps = run(roles, "-e", '{"bare": ["g1"]}')
+
+    assert code == 0
+    assert [step for step in steps["g1"] if step in ONLY] == ["baseline/reboot"]
+    assert "slurm/node_drain" in steps["g2"]
 
 
 def test_unhealthy_host_stops_the_reboots(roles: Path) -> None:

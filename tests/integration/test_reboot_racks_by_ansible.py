@@ -31,7 +31,7 @@ def note(step: str, *, only: str = "true") -> list[dict[str, Any]]:
 def roles(tmp_path: Path) -> Path:
     """Fake roles, except the real order of racks; g2 is unhealthy if a file says so, and g5 needs no reboot."""
     folder = tmp_path / "roles"
-    write_yaml(folder / "baseline/vars/main.yml", {"_baseline_reboot_open": "{{ inventory_hostname != 'g5' }}"})
+    write_yaml(folder / "baseline/vars/main.yml", {"_baseline_reboot_open": "{{ inventory_hostname != 'g5' }}", "_baseline_has_slurmd": True})
     write_yaml(folder / "baseline/tasks/reboot_begin.yml", note("begin"))
     write_yaml(folder / "baseline/tasks/reboot.yml", note("reboot", only="_baseline_reboot_open"))
     write_yaml(folder / "baseline/tasks/reboot_end.yml", note("end"))
@@ -58,7 +58,10 @@ def driver_roles(roles: Path) -> Path:
     marks = roles.parent / "marks"
     write_yaml(
         roles / "baseline/vars/main.yml",
-        {"_baseline_reboot_open": f"{{{{ ('{marks}/' ~ inventory_hostname ~ '/reboot-required') is file }}}}"},
+        {
+            "_baseline_reboot_open": f"{{{{ ('{marks}/' ~ inventory_hostname ~ '/reboot-required') is file }}}}",
+            "_baseline_has_slurmd": True,
+        },
     )
     real, mine = content.roles_dir() / "gpu_driver", roles / "gpu_driver"
     (mine / "tasks/check_reboot.yml").unlink()
