@@ -37,7 +37,9 @@ class Site:
         """Store which members must stay, and which do not answer after their reboot."""
         self.folder, self.log, self.roles = folder, folder / "log", folder / "roles"
         log, roles = self.log, self.roles
-        write_yaml(roles / "baseline/vars/main.yml", {"_baseline_reboot_open": "{{ inventory_hostname != 'cp1' }}", "_baseline_has_slurmd": True})
+        write_yaml(
+            roles / "baseline/vars/main.yml", {"_baseline_reboot_open": "{{ inventory_hostname != 'cp1' }}", "_baseline_has_slurmd": True}
+        )
         write_yaml(roles / "baseline/tasks/reboot_begin.yml", note("begin", log))
         write_yaml(roles / "baseline/tasks/reboot.yml", note("reboot", log, only="_baseline_reboot_open"))
         write_yaml(roles / "baseline/tasks/reboot_end.yml", note("end", log))

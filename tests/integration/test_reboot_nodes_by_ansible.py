@@ -39,7 +39,10 @@ def roles(tmp_path: Path) -> Path:
         ill = {"ansible.builtin.assert": {"that": f"'{step}' != 'node_health/wait' or inventory_hostname not in ill | default([])"}}
         note = {"ansible.builtin.shell": f"echo {step} {{{{ inventory_hostname }}}} >> {tmp_path}/log", "when": ONLY.get(step, "true")}
         write_yaml(folder / role["name"] / "tasks" / f"{role.get('tasks_from', 'main')}.yml", [ill, note])
-    variables = {"_baseline_reboot_open": f"{{{{ {WAITS} }}}}", "_baseline_has_slurmd": "{{ inventory_hostname not in bare | default([]) }}"}
+    variables = {
+        "_baseline_reboot_open": f"{{{{ {WAITS} }}}}",
+        "_baseline_has_slurmd": "{{ inventory_hostname not in bare | default([]) }}",
+    }
     write_yaml(folder / "baseline/vars/main.yml", variables)
     return folder
 

@@ -31,7 +31,9 @@ def note(step: str, *, only: str = "true") -> list[dict[str, Any]]:
 def roles(tmp_path: Path) -> Path:
     """Fake roles, except the real order of racks; g2 is unhealthy if a file says so, and g5 needs no reboot."""
     folder = tmp_path / "roles"
-    write_yaml(folder / "baseline/vars/main.yml", {"_baseline_reboot_open": "{{ inventory_hostname != 'g5' }}", "_baseline_has_slurmd": True})
+    write_yaml(
+        folder / "baseline/vars/main.yml", {"_baseline_reboot_open": "{{ inventory_hostname != 'g5' }}", "_baseline_has_slurmd": True}
+    )
     write_yaml(folder / "baseline/tasks/reboot_begin.yml", note("begin"))
     write_yaml(folder / "baseline/tasks/reboot.yml", note("reboot", only="_baseline_reboot_open"))
     write_yaml(folder / "baseline/tasks/reboot_end.yml", note("end"))
