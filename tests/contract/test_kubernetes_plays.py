@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import yaml
 
@@ -32,7 +32,7 @@ def test_every_play_on_the_cluster_has_the_condition_that_it_exists() -> None:
 def test_actions_return_failures_that_tasks_evaluate() -> None:
     """Ansible does not evaluate `failed_when` and `until` after an exception, so these actions return failures."""
     actions = {path.stem: path for path in [*content.roles_dir().glob("*/action_plugins/*.py"), *content.plugins_dir().glob("action/*.py")]}
-    evaluated: dict[str, Any] = {}
+    evaluated: dict[tuple[str, str], Path] = {}
     for path in content.roles_dir().glob("*/tasks/*.yml"):
         for task in tasks_of(path.parts[-3], path.name):
             names = [name for name in actions if name in task and task.keys() & {"failed_when", "until", "retries"}]

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 redis_settings: Any = load_role_module("redis", "redis_settings")
 sentinel_password: Any = load_role_module("redis", "sentinel_password")
-redis_settings: Any = load_role_module("redis", "redis_settings")
 connection: Any = sys.modules["ansible.module_utils.redis_connection"]
 
 ADDRESSES = ("127.0.0.91", "127.0.0.92", "127.0.0.93")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import configparser
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import yaml
 from ansible.parsing.dataloader import DataLoader
@@ -17,6 +18,9 @@ from primus_bootstrap.launch.watch.kubernetes_objects import KINDS
 from primus_bootstrap.launch.watch.targets.direct import MAX_CONNECTIONS
 from tests.role_variables import trusted
 from tests.unit.test_role_templates import render
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 VARS = yaml.safe_load((content.roles_dir() / "primus_watch" / "vars" / "main.yml").read_text(encoding="utf-8"))
 DEFAULTS = yaml.safe_load((content.roles_dir() / "primus_watch" / "defaults" / "main.yml").read_text(encoding="utf-8"))
@@ -110,7 +114,7 @@ def test_the_states_of_both_units_are_compared() -> None:
     task = next(one for one in tasks if "_primus_watch_states" in one.get("vars", {}))
     units = [{"status": {"LoadState": "loaded", "ActiveState": "inactive"}}, {"status": {"LoadState": "loaded", "ActiveState": "active"}}]
 
-    def accepts(*results: dict[str, object]) -> bool:
+    def accepts(*results: Mapping[str, object]) -> bool:
         known = {"__primus_watch_list": {"rc": 0}, "__primus_watch_loaded": {"results": list(results)}}
         templar = Templar(loader=DataLoader(), variables={**trusted(task["vars"]), **known})
         return all(templar.template(trust_as_template(f"{{{{ {one} }}}}")) for one in task["ansible.builtin.assert"]["that"])

@@ -87,7 +87,7 @@ def test_an_output_tied_to_the_embedding_is_read_from_it(tmp_path: Path) -> None
     (folder / "config.json").write_text((tmp_path / "config.json").read_text("utf-8"), "utf-8")
     model = Transformer(_DENSE, ComputeSettings(precision="fp32"))
     hugging_face.load_weights(folder, model, _DENSE)
-    assert torch.equal(model.output.weight, model.embedding.weight)
+    assert torch.equal(model.get_parameter("output.weight"), model.get_parameter("embedding.weight"))
 
 
 def test_settings_and_config_are_each_others_inverse() -> None:

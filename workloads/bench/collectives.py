@@ -152,11 +152,11 @@ def _prepare(name: str, size: int, group: Group) -> Collective:
     def all_reduce(_number: int) -> object:
         return dist.all_reduce(whole)
 
-    def all_gather(_number: int) -> object:
-        return gather(whole, part)
+    def all_gather(_number: int) -> None:
+        gather(whole, part)
 
-    def reduce_scatter(_number: int) -> object:
-        return scatter_sum(part, whole)
+    def reduce_scatter(_number: int) -> None:
+        scatter_sum(part, whole)
 
     def all_to_all(_number: int) -> object:
         return dist.all_to_all_single(other, whole)

@@ -99,7 +99,8 @@ def process_group(*, device: str, timeout_s: float, layout: Layout | None = None
     if "RANK" in os.environ:
         dist.init_process_group(backend, timeout=timeout, device_id=chosen if chosen.type == "cuda" else None)
     else:
-        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1, timeout=timeout)
+        store = dist.HashStore()  # type: ignore[attr-defined]
+        dist.init_process_group(backend, store=store, rank=0, world_size=1, timeout=timeout)
     try:
         background = dist.new_group(backend="gloo", timeout=timeout)
         yield _group(chosen, background, layout or Layout())

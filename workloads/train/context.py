@@ -53,7 +53,7 @@ class Context:
         """Return the attention of this rank's queries to all keys before them."""
         keys, values = self._in_order(torch.stack((k_BKLC, v_BKLC))).unbind()
         parts = []
-        for number, mask, q_part in zip(self.chunks, self.masks, q_BHLC.split(self.chunk, dim=2), strict=True):
+        for number, mask, q_part in zip(self.chunks, self.masks, torch.split(q_BHLC, self.chunk, dim=2), strict=True):
             end = (number + 1) * self.chunk
             parts.append(attend_to_last(q_part, keys[:, :, :end], values[:, :, :end], mask, backend))
         return torch.cat(parts, dim=2)
@@ -76,7 +76,7 @@ class _Gather(torch.autograd.Function):
         return gathered.view(-1, *own.shape)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         own = torch.empty_like(gradient[0], memory_format=torch.contiguous_format)
         scatter_sum(own, gradient.flatten(0, 1).contiguous(), ctx.ranks)
         return own, None

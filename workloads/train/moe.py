@@ -47,7 +47,7 @@ class Experts(nn.Module):
         rows_E = chosen_M.new_zeros(share_NE.shape[1]).scatter_add_(0, chosen_M, torch.ones_like(chosen_M))
         x_MD = x_ND[order_M // self.per_token]
         y_MD = self._on_all_ranks(x_MD, rows_E) if self.ranks else self._products(x_MD, rows_E)
-        y_NSD = y_MD[order_M.argsort()].to(x_ND.dtype).unflatten(0, chosen_NS.shape)
+        y_NSD = y_MD[order_M.argsort()].to(x_ND.dtype).view(*chosen_NS.shape, -1)
         y_ND = (y_NSD * weight_NS.unsqueeze(-1).to(x_ND.dtype)).sum(dim=1)
         return y_ND.view_as(x_BLD), balance_loss(share_NE, chosen_NS)
 
@@ -61,7 +61,7 @@ class Experts(nn.Module):
             ends_E = rows_E.cumsum(0).to(torch.int32)
             h_RF = functional.silu(grouped_product(x_RD, gate_EDF, ends_E)) * grouped_product(x_RD, up_EDF, ends_E)
             return grouped_product(h_RF, down_EFD, ends_E)
-        parts = x_RD.split(rows_E.tolist())
+        parts = torch.split(x_RD, rows_E.tolist())
         return torch.cat([(functional.silu(x @ gate_EDF[e]) * (x @ up_EDF[e])) @ down_EFD[e] for e, x in enumerate(parts)])
 
     def _on_all_ranks(self, x_MD: Tensor, rows_E: Tensor) -> Tensor:
@@ -89,7 +89,7 @@ class _Exchange(torch.autograd.Function):
         return _exchange(rows, sent, arriving, ranks)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
         sent, arriving = ctx.counts
         return _exchange(gradient, arriving, sent, ctx.ranks), None, None, None
 

@@ -48,6 +48,8 @@ class Stage(nn.Module):
 
     def forward(self, x: Tensor, before: Tensor | None = None, *, targets_BL: Tensor) -> Tensor | tuple[Tensor, Tensor]:
         """Return the output; `before` is the balance loss of the stages before."""
+        y: Tensor
+        balance: Tensor
         y, balance = self.part(x)
         if self.part.output is not None:
             y = self.loss_of(y, targets_BL).reshape(1)
