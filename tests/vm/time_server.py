@@ -1,9 +1,8 @@
-"""An NTP server for the virtual machine, which reaches no other: its time continues from that of the machine, plus OFFSET_S.
+"""An NTP server for the virtual machine, which reaches no other: its time continues from that of the machine.
 
 It runs in the machine, on an address of the loopback interface. chrony trusts it like any server, so that the machine is synchronised.
 """
 
-import os
 import socket
 import struct
 import time
@@ -24,7 +23,7 @@ def reply(request: bytes, now_s: float) -> bytes:
 
 def main() -> None:
     """Answer until the process is stopped."""
-    ahead_s = time.time() + float(os.environ.get("OFFSET_S", "0")) - time.clock_gettime(_RAW)
+    ahead_s = time.time() - time.clock_gettime(_RAW)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
         server.bind((ADDRESS, 123))
         while True:
