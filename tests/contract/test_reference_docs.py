@@ -44,6 +44,17 @@ def test_common_variables_exist_and_their_examples_are_valid() -> None:
     assert [fault for fault in faults if isinstance(fault, Fault)] == []
 
 
+def test_playbooks_leave_common_variables_to_hosts_yaml() -> None:
+    """Variables of a play replace those of the inventory, so such a variable reads the value of hosts.yaml first."""
+    common = {name for topic in load_common_variables().values() for name in dict(topic)}
+    files = sorted(content.playbooks_dir().glob("vars/*.yml"))
+    values = {(path.name, name): str(value) for path in files for name, value in (yaml.safe_load(path.read_text("utf-8")) or {}).items()}
+    stated = {(file, name): value for (file, name), value in values.items() if name in common}
+
+    assert ("users_groups.yml", "users_groups_login") in stated
+    assert [key for key, value in stated.items() if f"hostvars[inventory_hostname]['{key[1]}'] | default(" not in value] == []
+
+
 @pytest.mark.parametrize("topic", load_common_variables())
 def test_examples_of_common_variables_pass_validate(topic: str, tmp_path: Path) -> None:
     """A reader copies them. Only the example of a host key is a placeholder: every real key would be wrong."""
