@@ -47,11 +47,11 @@ MISTAKES = {
 }
 
 
-def plan(user: User, words: str, *, dry: bool = True, root: Path | None = None) -> Plan:
-    """Plan a command line of the user, who has docker and no Slurm."""
+def plan(user: User, words: str, *, dry: bool = True, root: Path | None = None, **variables: str) -> Plan:
+    """Plan a command line of the user, who has docker and no Slurm, with more variables of the environment."""
     user.fake_program("docker", "#!/bin/sh\n")
     line = parser.parse(["--dry-run", *words.split()] if dry else words.split(), {})
-    environment = {**user.full_environment(), "PRIMUS_CLI_SLURM_PYXIS": "off"}
+    environment = {**user.full_environment(), "PRIMUS_CLI_SLURM_PYXIS": "off", **variables}
     settings = resolve(SettingsFiles(), {"PRIMUS_CLI_SLURM_PYXIS": "off"}, line.flags)
     request = LaunchRequest(line.words, tuple(words.split()), settings, environment, user.project, root or user.folder / "root")
     runtime = {"direct": direct, "container": container, "slurm": slurm}[line.runtime]
@@ -70,6 +70,14 @@ def user(tmp_path: Path) -> User:
     }.items():
         (user.project / name).write_text(text)
     return user
+
+
+@pytest.mark.parametrize("value", ["x", "{}", "[1]", "[]", "null", '"text"'])
+def test_a_foreign_variable_is_not_taken_for_the_typed_command(user: User, value: str) -> None:
+    """An outer runtime forwards the typed command in PRIMUS_COMMAND; anything else in it is ignored."""
+    words = "direct --nproc 2 -- preflight"
+    assert plan(user, words, PRIMUS_COMMAND=value).command == tuple(words.split())
+    assert plan(user, words, PRIMUS_COMMAND='["slurm", "srun"]').command == ("slurm", "srun")
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES.values(), ids=RUNTIMES)

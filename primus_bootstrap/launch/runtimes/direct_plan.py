@@ -240,9 +240,16 @@ def help_of_task(request: LaunchRequest) -> str | None:
 
 
 def _typed_command(request: LaunchRequest) -> tuple[str, ...]:
-    """Return the command line as the user typed it; an outer runtime forwards it in PRIMUS_COMMAND."""
-    forwarded = request.environment.get("PRIMUS_COMMAND")
-    return tuple(json.loads(forwarded)) if forwarded else request.command
+    """Return the command line as the user typed it; an outer runtime forwards it in PRIMUS_COMMAND.
+
+    A variable of this name that no runtime has set is ignored.
+    """
+    try:
+        forwarded = json.loads(request.environment.get("PRIMUS_COMMAND", "null"))
+    except (ValueError, RecursionError):
+        return request.command
+    is_command = isinstance(forwarded, list) and bool(forwarded) and all(isinstance(word, str) for word in forwarded)
+    return tuple(forwarded) if is_command else request.command
 
 
 def _program_words(argv: Sequence[str], python: str) -> tuple[str, ...]:
