@@ -2,7 +2,7 @@
 
 community.crypto would need four delegated tasks for each certificate, and has no lock for hosts that run in parallel.
 Everything is in one folder with mode 0700: `ca.key`, `ca.crt` and `hosts/<name>.key|crt`. Files are written to a temporary name and
-renamed, under a lock, so a run can be interrupted at any time. Other roles link to this file.
+renamed, under a lock, so a run can be interrupted at any time.
 """  # noqa: INP001 - Ansible loads plugins by path
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The errors that carry a message for the user. All packages use this hierarchy, also the programs that run on nodes.
+"""The errors that carry a message for the user. The package uses this hierarchy, also in programs that run on nodes.
 
     PrimusError            1   base class, never raised itself
     ├── InventoryError     2   hosts.yaml is wrong; nothing was changed
