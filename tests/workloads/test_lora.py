@@ -82,7 +82,7 @@ def test_merged_weights_give_the_same_result() -> None:
         (Settings(lora=LoraSettings(rank=2, targets=("attention.querry",))), "attention.querry"),
         (Settings(lora=LoraSettings(rank=2, targets=())), "empty"),
         (Settings(model=ModelSettings(experts=4), lora=LoraSettings(rank=2, targets=("ffn.gate",))), "ffn.gate"),
-        (Settings(lora=LoraSettings(rank=2), parallel=ParallelSettings(strategy="fsdp", tensor=2)), "parallel.tensor with lora.rank"),
+        (Settings(lora=LoraSettings(rank=2), parallel=ParallelSettings(strategy="fsdp", tensor=2)), "parallel.tensor=2 and lora.rank=2"),
     ],
 )
 def test_impossible_settings_are_refused(settings: Settings, message: str) -> None:
