@@ -115,12 +115,12 @@ def test_targets_of_a_large_fleet_take_under_two_seconds() -> None:
             return {"ansible_host": "10.0.0.1", "group_names": ["gpu_node"]}
 
     names = [f"gpu{number:05}" for number in range(10_000)]
-    started = time.monotonic()
+    started = time.process_time()
     found = filters.prometheus_targets(names, HostVars(), "node_exporter_port", 9100)
     text = json.dumps(found)
 
     assert read_hosts == names
-    assert time.monotonic() - started < 2
+    assert time.process_time() - started < 2
     assert len(json.loads(text)) == 10_000
 
 
