@@ -27,7 +27,7 @@ def test_check_mode_before_the_first_run_finds_no_old_password(
     if config:
         (tmp_path / "redis.conf").write_text(config)
     paths = {"config": f"{tmp_path}/redis.conf", "client_env": f"{tmp_path}/client.env", "applied": f"{tmp_path}/applied"}
-    given = json.dumps({"ANSIBLE_MODULE_ARGS": {"action": "remove_old", **paths, "_ansible_check_mode": check}})
+    given = json.dumps({"ANSIBLE_MODULE_ARGS": {"action": "remove_old_password", **paths, "_ansible_check_mode": check}})
     # Ansible puts shared code and that of the role beside its own.
     start = f"import ansible.module_utils as utils, runpy; utils.__path__.extend({UTILITIES!r})\n"
     start += f"runpy.run_path({module.__file__!r}, run_name='__main__')"
