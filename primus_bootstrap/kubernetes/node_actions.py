@@ -55,7 +55,7 @@ class Task:
 
 
 def run(task: Task) -> dict[str, Any]:
-    """Bring the Nodes into the task's `state` and return the task's result.
+    """Change the Nodes to the task's `state` and return the task's result.
 
     Raises:
         PrimusError: The API server does not answer or rejects something, or the Nodes do not get into this state.

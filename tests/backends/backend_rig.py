@@ -13,6 +13,7 @@ import pytest
 
 from primus_bootstrap.launch.backends import environments
 from primus_bootstrap.launch.backends.registry import backend
+from primus_bootstrap.launch.checkpoints import newest_complete
 from tests.integration.launch_cli_rig import START, User
 from tests.waiting import until
 
@@ -93,3 +94,48 @@ def stop_after(steps: int, user_folder: Path, *arguments: str, task: str = "pret
             process.kill()
             process.wait()
     return Trained(code, log.read_text(), folder)
+
+
+def ask_parser(python: str, name: str, asked: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return the answers of a backend's own parser, by the names of the questions."""
+    done = subprocess.run(
+        [python, "-W", "ignore", str(ROOT / "workloads" / "backends" / name / "parse.py")],
+        input="\n".join(map(json.dumps, asked)),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=LIMIT_S,
+    )
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(answers) == len(asked), done.stderr
+    return {answer["name"]: answer for answer in answers}
+
+
+def errors_of_parser(python: str, name: str, asked: Sequence[dict[str, Any]]) -> dict[str, str]:
+    """Return the errors of a backend's own parser, by the names of the questions."""
+    return {key: answer["error"] for key, answer in ask_parser(python, name, asked).items() if answer["error"]}
+
+
+def check_stop_and_resume(user_folder: Path, *arguments: str) -> tuple[Trained, dict[str, Any], dict[str, Any]]:
+    """Stop a run with SIGTERM and continue it with more steps; return the stopped run, its last step and the next one."""
+    stopped = stop_after(8, user_folder, *arguments, "train.steps=2000")
+    assert stopped.code == 75, stopped.output
+    last = stopped.lines("steps.jsonl")[-1]
+    assert newest_complete(stopped.folder / "checkpoints") == f"step-{last['step']:08d}"
+    assert stopped.lines("results.jsonl")[-1]["outcome"] == "stopped early"
+    resumed = train(user_folder, *arguments, f"train.steps={last['step'] + 2}")
+    assert resumed.code == 0, resumed.output
+    new = [record for record in resumed.lines("steps.jsonl") if record["step"] > last["step"]]
+    assert [record["step"] for record in new] == [last["step"] + 1, last["step"] + 2]
+    assert new[0]["loss"] < last["loss"] + 0.5
+    return stopped, last, new[0]
+
+
+def check_start_from(user_folder: Path, stopped: Trained, last: dict[str, Any], *arguments: str) -> Trained:
+    """Start another run from the last checkpoint of a stopped one; return it."""
+    marked = stopped.folder / "checkpoints" / f"step-{last['step']:08d}"
+    user_folder.mkdir()
+    other = train(user_folder, *arguments, "train.steps=1", "checkpoint.at_end=false", f"checkpoint.start_from={marked}")
+    assert other.code == 0, other.output
+    assert other.losses[0] < last["loss"] + 0.5
+    return other

@@ -17,7 +17,18 @@ from primus_bootstrap.launch.checkpoints import newest_complete
 from primus_bootstrap.launch.recipes import catalogue
 from primus_bootstrap.launch.tasks import Request
 from primus_bootstrap.launch.training import training_task as training
-from tests.backends.backend_rig import FOLDER, LIMIT_S, ROOT, SHIM, Trained, python_of, stop_after, train
+from tests.backends.backend_rig import (
+    FOLDER,
+    LIMIT_S,
+    ROOT,
+    SHIM,
+    Trained,
+    ask_parser,
+    check_start_from,
+    check_stop_and_resume,
+    python_of,
+    train,
+)
 from tests.integration.launch_cli_rig import START, User
 from tests.waiting import until
 
@@ -57,22 +68,8 @@ def test_a_small_model_trains_on_eight_devices_with_falling_loss(tmp_path: Path)
 def test_sigterm_writes_a_checkpoint_and_the_same_command_resumes(tmp_path: Path) -> None:
     """The loss continues, also with more steps than before. Another run can start from the checkpoint."""
     arguments = (*DENSE, "checkpoint.every_steps=0", "optimizer.decay_steps=2000")
-    stopped = stop_after(8, tmp_path, *arguments, "train.steps=2000")
-
-    assert stopped.code == 75, stopped.output
-    last = stopped.lines("steps.jsonl")[-1]
-    assert newest_complete(stopped.folder / "checkpoints") == f"step-{last['step']:08d}"
-    assert stopped.lines("results.jsonl")[-1]["outcome"] == "stopped early"
-    resumed = train(tmp_path, *arguments, f"train.steps={last['step'] + 2}")
-    assert resumed.code == 0, resumed.output
-    new = [record for record in resumed.lines("steps.jsonl") if record["step"] > last["step"]]
-    assert [record["step"] for record in new] == [last["step"] + 1, last["step"] + 2]
-    assert new[0]["loss"] < last["loss"] + 0.5
-    marked = stopped.folder / "checkpoints" / f"step-{last['step']:08d}"
-    (tmp_path / "other").mkdir()
-    other = train(tmp_path / "other", *arguments, "train.steps=1", "checkpoint.at_end=false", f"checkpoint.start_from={marked}")
-    assert other.code == 0, other.output
-    assert other.losses[0] < last["loss"] + 0.5
+    stopped, last, _ = check_stop_and_resume(tmp_path, *arguments)
+    check_start_from(tmp_path / "other", stopped, last, *arguments)
 
 
 def free_port() -> int:
@@ -124,21 +121,6 @@ def test_the_processes_of_two_nodes_train_together(tmp_path: Path) -> None:
     assert seen.losses[-1] < seen.losses[0]
 
 
-def judge(python: str, asked: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return the answers of MaxText's parser by name."""
-    done = subprocess.run(
-        [python, "-W", "ignore", str(PROGRAMS / "parse.py")],
-        input="\n".join(map(json.dumps, asked)),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=LIMIT_S,
-    )
-    answers = [json.loads(line) for line in done.stdout.splitlines()]
-    assert len(answers) == len(asked), done.stderr
-    return {answer["name"]: answer for answer in answers}
-
-
 def asked_of(recipe_name: str, gpus: int, gpu: str) -> dict[str, Any]:
     """Return the question to the parser about a recipe on a number of GPUs."""
     request = Request(("--config", recipe_name), "", lambda: ROOT / "workloads", run_dir=Path("/run"), ranks=gpus, gpu=gpu)
@@ -149,7 +131,7 @@ def asked_of(recipe_name: str, gpus: int, gpu: str) -> dict[str, Any]:
 def test_the_parser_accepts_every_recipe(python: str) -> None:
     """On its number of GPUs, and on one and two nodes. Batch and shape are those of the recipe."""
     recipes = [item for item in catalogue.recipes() if item.backend == "maxtext"]
-    answers = judge(python, [asked_of(item.name, item.layout.gpus, item.gpu) for item in recipes])
+    answers = ask_parser(python, "maxtext", [asked_of(item.name, item.layout.gpus, item.gpu) for item in recipes])
 
     assert len(recipes) > 20
     assert {name: answer["error"] for name, answer in answers.items() if answer["error"]} == {}
@@ -159,7 +141,7 @@ def test_the_parser_accepts_every_recipe(python: str) -> None:
         assert answer["global_batch"] == item.batch.all, item.name
         assert math.prod(answer["mesh"].values()) == item.layout.gpus, item.name
         assert (found["emb_dim"], found["num_decoder_layers"], found["num_query_heads"]) == (shape.width, shape.layers, shape.heads)
-    scaled = judge(python, [asked_of("llama-3.1-8b-maxtext-mi300x-bf16-8", gpus, "MI300X") for gpus in (2, 4, 16, 64)])
+    scaled = ask_parser(python, "maxtext", [asked_of("llama-3.1-8b-maxtext-mi300x-bf16-8", gpus, "MI300X") for gpus in (2, 4, 16, 64)])
     assert {name: answer["error"] for name, answer in scaled.items() if answer["error"]} == {}
 
 
@@ -172,7 +154,7 @@ def test_the_parser_refuses_a_wrong_layout_and_wrong_names(python: str) -> None:
         "model": ["model_name=llama9-8b"],
         "value": ["steps=many"],
     }
-    answers = judge(python, [{"name": name, "world_size": 8, "argv": [*words, *more]} for name, more in asked.items()])
+    answers = ask_parser(python, "maxtext", [{"name": name, "world_size": 8, "argv": [*words, *more]} for name, more in asked.items()])
 
     expected = {"mesh": "does not match", "key": "max_target_lenght", "model": "llama9-8b", "value": "steps"}
     assert {name: text in answers[name]["error"] for name, text in expected.items()} == dict.fromkeys(expected, True), answers
@@ -193,7 +175,7 @@ def test_every_key_with_one_letter_less_is_refused_by_the_parser_too(python: str
     known = read_keys("maxtext", "0.2.5")
     wrong = [name[:-1] for name in known if name[:-1] not in known]
     words = ["run_name=a", "base_output_directory=/tmp", "skip_jax_distributed_system=true", "hardware=gpu", "log_config=false"]
-    answers = judge(python, [{"name": name, "world_size": 8, "argv": [*words, f"{name}=1"]} for name in wrong[::10]])
+    answers = ask_parser(python, "maxtext", [{"name": name, "world_size": 8, "argv": [*words, f"{name}=1"]} for name in wrong[::10]])
 
     assert {name for name, answer in answers.items() if name not in answer["error"]} == set()
     assert {name for name in wrong if unknown_key(name, known).removeprefix("did you mean ").removesuffix("?") not in known} == set()

@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 
 from primus_bootstrap.launch.backends.key_table import read_keys, unknown_key
-from primus_bootstrap.launch.checkpoints import newest_complete
 from primus_bootstrap.launch.recipes import catalogue
 from primus_bootstrap.launch.tasks import Request
 from primus_bootstrap.launch.training import training_task as training
-from tests.backends.backend_rig import LIMIT_S, ROOT, python_of, stop_after, train
+from tests.backends.backend_rig import LIMIT_S, ROOT, check_stop_and_resume, python_of, train
 
 pytestmark = [pytest.mark.backend, pytest.mark.timeout(2 * LIMIT_S)]
 PROGRAMS = ROOT / "workloads" / "backends" / "megatron"
@@ -58,18 +57,8 @@ def test_a_small_model_trains_with_falling_loss(preset: str, ranks: int, setting
 def test_sigterm_writes_a_checkpoint_and_the_same_command_resumes(tmp_path: Path) -> None:
     """The loss continues, also with more steps than before."""
     arguments = ("--config", "debug-dense", "backend=megatron", "checkpoint.every_steps=0", "optimizer.decay_steps=2000")
-    stopped = stop_after(8, tmp_path, *arguments, "train.steps=2000")
-
-    assert stopped.code == 75, stopped.output
-    last = stopped.lines("steps.jsonl")[-1]
-    assert newest_complete(stopped.folder / "checkpoints") == f"step-{last['step']:08d}"
-    assert stopped.lines("results.jsonl")[-1]["outcome"] == "stopped early"
-    resumed = train(tmp_path, *arguments, f"train.steps={last['step'] + 2}")
-    assert resumed.code == 0, resumed.output
-    new = [record for record in resumed.lines("steps.jsonl") if record["step"] > last["step"]]
-    assert [record["step"] for record in new] == [last["step"] + 1, last["step"] + 2]
-    assert new[0]["loss"] < last["loss"] + 0.5
-    assert new[0]["checkpoint_step"] == last["step"]
+    _, last, new = check_stop_and_resume(tmp_path, *arguments)
+    assert new["checkpoint_step"] == last["step"]
 
 
 def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:

@@ -6,15 +6,13 @@ import json
 import math
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from primus_bootstrap.launch.checkpoints import newest_complete
 from primus_bootstrap.launch.recipes import catalogue
 from primus_bootstrap.launch.tasks import Request
 from primus_bootstrap.launch.training import training_task as training
-from tests.backends.backend_rig import LIMIT_S, ROOT, python_of, stop_after, train
+from tests.backends.backend_rig import LIMIT_S, ROOT, check_start_from, check_stop_and_resume, errors_of_parser, python_of, train
 
 pytestmark = [pytest.mark.backend, pytest.mark.timeout(2 * LIMIT_S)]
 PROGRAMS = ROOT / "workloads" / "backends" / "torchtitan"
@@ -49,39 +47,10 @@ def test_a_small_model_trains_on_two_ranks_with_falling_loss(tmp_path: Path) -> 
 def test_sigterm_writes_a_checkpoint_and_the_same_command_resumes(tmp_path: Path) -> None:
     """The loss continues, also with more steps than before. Another run can start from the checkpoint."""
     arguments = (*DENSE, "checkpoint.every_steps=0", "optimizer.decay_steps=2000")
-    stopped = stop_after(8, tmp_path, *arguments, "train.steps=2000")
-
-    assert stopped.code == 75, stopped.output
-    last = stopped.lines("steps.jsonl")[-1]
-    assert newest_complete(stopped.folder / "checkpoints") == f"step-{last['step']:08d}"
-    assert stopped.lines("results.jsonl")[-1]["outcome"] == "stopped early"
-    resumed = train(tmp_path, *arguments, f"train.steps={last['step'] + 2}")
-    assert resumed.code == 0, resumed.output
-    new = [record for record in resumed.lines("steps.jsonl") if record["step"] > last["step"]]
-    assert [record["step"] for record in new] == [last["step"] + 1, last["step"] + 2]
-    assert new[0]["loss"] < last["loss"] + 0.5
-    assert new[0]["checkpoint_step"] == last["step"]
-    marked = stopped.folder / "checkpoints" / f"step-{last['step']:08d}"
-    (tmp_path / "other").mkdir()
-    other = train(tmp_path / "other", *arguments, "train.steps=1", "checkpoint.at_end=false", f"checkpoint.start_from={marked}")
-    assert other.code == 0, other.output
-    assert other.losses[0] < last["loss"] + 0.5
+    stopped, last, new = check_stop_and_resume(tmp_path, *arguments)
+    assert new["checkpoint_step"] == last["step"]
+    other = check_start_from(tmp_path / "other", stopped, last, *arguments)
     assert not (other.folder / "checkpoints").exists()
-
-
-def judge(python: str, asked: list[dict[str, Any]]) -> dict[str, str]:
-    """Return the errors of TorchTitan's parser by name."""
-    done = subprocess.run(
-        [python, "-W", "ignore", str(PROGRAMS / "parse.py")],
-        input="\n".join(map(json.dumps, asked)),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=LIMIT_S,
-    )
-    answers = [json.loads(line) for line in done.stdout.splitlines()]
-    assert len(answers) == len(asked), done.stderr
-    return {answer["name"]: answer["error"] for answer in answers if answer["error"]}
 
 
 def test_the_parser_accepts_every_recipe(python: str) -> None:
@@ -96,7 +65,7 @@ def test_the_parser_accepts_every_recipe(python: str) -> None:
         asked.append({"name": recipe.name, "world_size": recipe.layout.gpus, "files": files})
 
     assert len(asked) > 40
-    assert judge(python, asked) == {}
+    assert errors_of_parser(python, "torchtitan", asked) == {}
 
 
 def test_the_parser_refuses_a_wrong_layout_and_wrong_names(python: str) -> None:
@@ -107,7 +76,9 @@ def test_the_parser_refuses_a_wrong_layout_and_wrong_names(python: str) -> None:
         "flavor": '[model]\nflavor = "9B"\n',
         "batch": "[training]\nlocal_batch_size = 3\nglobal_batch_size = 4\n",
     }
-    errors = judge(python, [{"name": name, "world_size": 3, "files": {"torchtitan.toml": text}} for name, text in texts.items()])
+    errors = errors_of_parser(
+        python, "torchtitan", [{"name": name, "world_size": 3, "files": {"torchtitan.toml": text}} for name, text in texts.items()]
+    )
 
     expected = {"ranks": "WORLD_SIZE(3)", "key": "seqlen", "flavor": "9B", "batch": "no multiple"}
     assert {name: text in errors.get(name, "") for name, text in expected.items()} == dict.fromkeys(expected, True), errors

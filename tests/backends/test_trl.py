@@ -11,7 +11,7 @@ import pytest
 
 from primus_bootstrap.launch.backends.trl import recipes
 from primus_bootstrap.launch.checkpoints import newest_complete
-from tests.backends.backend_rig import LIMIT_S, ROOT, Trained, python_of, stop_after, train
+from tests.backends.backend_rig import LIMIT_S, ROOT, Trained, errors_of_parser, python_of, stop_after, train
 from tests.unit.test_backends_trl import job
 
 pytestmark = [pytest.mark.backend, pytest.mark.timeout(2 * LIMIT_S)]
@@ -189,32 +189,17 @@ def test_a_wrong_line_of_the_data_is_an_error_with_its_number(words: tuple[str, 
     assert "wrong.jsonl:2: unknown form" in run.output
 
 
-def judge(python: str, asked: list[dict[str, Any]]) -> dict[str, str]:
-    """Return the errors of the parsers by name."""
-    done = subprocess.run(
-        [python, "-W", "ignore", str(PROGRAMS / "parse.py")],
-        input="\n".join(map(json.dumps, asked)),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=LIMIT_S,
-    )
-    answers = [json.loads(line) for line in done.stdout.splitlines()]
-    assert len(answers) == len(asked), done.stderr
-    return {answer["name"]: answer["error"] for answer in answers if answer["error"]}
-
-
 def test_the_parsers_accept_every_recipe_and_refuse_wrong_names(python: str, tmp_path: Path) -> None:
     """What the launcher renders is right, and the parsers are the authority."""
     files = ("checkpoint.start_from=model", "data.files=train.jsonl")
     jobs = {name: job(tmp_path, "--config", name, *files, ranks=8) for name in recipes.NAMES}
     jobs["sharded"] = job(tmp_path, "backend=trl", *files, "parallel.strategy=fsdp", "compute.recompute=full")
-    assert judge(python, [{"name": name, "job": found} for name, found in jobs.items()]) == {}
+    assert errors_of_parser(python, "trl", [{"name": name, "job": found} for name, found in jobs.items()]) == {}
     wrong = json.loads(json.dumps(jobs["lora-mistral-7b"]))
     wrong["lora"]["rank"] = 4
     other = json.loads(json.dumps(jobs["sharded"]))
     other["trainer"]["lr_scheduler_type"] = "cosin"
-    errors = judge(python, [{"name": "name", "job": wrong}, {"name": "value", "job": other}])
+    errors = errors_of_parser(python, "trl", [{"name": "name", "job": wrong}, {"name": "value", "job": other}])
     assert "rank" in errors["name"]
     assert "cosin" in errors["value"]
 

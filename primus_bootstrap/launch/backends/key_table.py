@@ -11,11 +11,14 @@ import pkgutil
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from primus_bootstrap.core.errors import UsageError
 from primus_bootstrap.core.suggestions import nearest
 from primus_bootstrap.launch.backends.contract import Key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from primus_bootstrap.launch.recipes.recipe import Recipe
 
 
 @cache
@@ -32,6 +35,18 @@ def unknown_key(name: str, known: Mapping[str, Key], prefix: str = "") -> str:
     """Return the fix for a name that does not exist; `prefix` is put before the suggestion."""
     near = nearest(name, known)
     return f"did you mean {prefix}{near}?" if near else "look for its name in the documentation of the backend"
+
+
+def check_recipe(recipe: Recipe, version: str, known: Mapping[str, Key]) -> None:
+    """Check that the pinned version of a backend has the settings of a recipe.
+
+    Raises:
+        UsageError: It lacks some.
+    """
+    unknown = sorted(set(recipe.keys) - set(known))
+    if unknown:
+        what = f"the recipe {recipe.name} has settings that {recipe.backend} {version} does not have: {', '.join(unknown)}"
+        raise UsageError(what, fix="report this, or choose another recipe: primus-cli recipe list")
 
 
 def problem(key: Key, value: Any) -> tuple[str, str]:

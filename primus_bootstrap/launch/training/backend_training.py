@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.core.errors import UsageError
 from primus_bootstrap.core.suggestions import did_you_mean
-from primus_bootstrap.launch.backends import environments
 from primus_bootstrap.launch.backends.check import check as check_settings
 from primus_bootstrap.launch.backends.described_run import Machine, describe
 from primus_bootstrap.launch.backends.registry import NATIVE, POSTTRAINING, backend, backends
-from primus_bootstrap.launch.backends.run_file import NAME, run_file
 from primus_bootstrap.launch.estimate.run_check import REFUSE, WARN, estimate_run
 from primus_bootstrap.launch.programs import settings_file
 from primus_bootstrap.launch.recipes import catalogue
 from primus_bootstrap.launch.self_exec import presets_in, read_program
-from primus_bootstrap.launch.tasks import Program
+from primus_bootstrap.launch.training import backend_program
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from primus_bootstrap.launch.backends.contract import Backend, Run
     from primus_bootstrap.launch.programs.settings_file import Given
-    from primus_bootstrap.launch.tasks import Request
+    from primus_bootstrap.launch.tasks import Program, Request
     from primus_bootstrap.launch.training.training_files import Files
 
 
@@ -97,8 +94,7 @@ def interpreter(request: Request, files: Files) -> str:
     Raises:
         PlanError: It is not installed, or has another version.
     """
-    name = chosen(files)
-    return environments.interpreter(backend(name), environments.folder(request.backend_folder, os.environ)) if name else ""
+    return backend_program.interpreter(request, chosen(files))
 
 
 def program(request: Request, files: Files) -> Program:
@@ -108,17 +104,7 @@ def program(request: Request, files: Files) -> Program:
         PrimusError: As `check`.
     """
     adapter = backend(chosen(files))
-    run = _run(request, adapter, files)
-    rendered = adapter.render(run)
-    path = request.run_dir / NAME
-    return Program(
-        (str(request.workloads() / adapter.script),),
-        ("--run", str(path), "--", *rendered.argv),
-        environment=rendered.environment,
-        files=((str(path), run_file(adapter, run)), *((str(request.run_dir / name), text) for name, text in rendered.files)),
-        last_rank_logs=adapter.last_rank_logs,
-        per_node=adapter.per_node,
-    )
+    return backend_program.program(request, adapter, _run(request, adapter, files))
 
 
 def _run(request: Request, adapter: Backend, files: Files) -> Run:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.core.errors import UsageError
 from primus_bootstrap.core.suggestions import did_you_mean
-from primus_bootstrap.launch.backends import common_settings, environments
+from primus_bootstrap.launch.backends import common_settings
 from primus_bootstrap.launch.backends.check import check as check_settings
 from primus_bootstrap.launch.backends.contract import Run
 from primus_bootstrap.launch.backends.registry import NATIVE, POSTTRAINING, backend
-from primus_bootstrap.launch.backends.run_file import NAME, run_file
 from primus_bootstrap.launch.backends.trl import configuration, recipes, rewards
 from primus_bootstrap.launch.recipes.model_shape import ModelShape
 from primus_bootstrap.launch.recipes.recipe import Batch, Layout, Recipe, Recompute
-from primus_bootstrap.launch.tasks import Program
-from primus_bootstrap.launch.training import training_task
+from primus_bootstrap.launch.training import backend_program, training_task
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -26,7 +23,7 @@ if TYPE_CHECKING:
 
     from primus_bootstrap.launch.backends.contract import Backend
     from primus_bootstrap.launch.programs.settings_file import Given
-    from primus_bootstrap.launch.tasks import Request, Task
+    from primus_bootstrap.launch.tasks import Program, Request, Task
     from primus_bootstrap.launch.training.training_files import Files
 
 
@@ -71,8 +68,7 @@ def interpreter(request: Request, files: Files) -> str:
     Raises:
         PlanError: It is not installed, or has another version.
     """
-    name = chosen(files)
-    return environments.interpreter(backend(name), environments.folder(request.backend_folder, os.environ)) if name else ""
+    return backend_program.interpreter(request, chosen(files))
 
 
 def program(request: Request, files: Files) -> Program:
@@ -82,15 +78,7 @@ def program(request: Request, files: Files) -> Program:
         PrimusError: As `check`.
     """
     adapter = backend(chosen(files))
-    run = _run(request, adapter, files)
-    rendered = adapter.render(run)
-    path = request.run_dir / NAME
-    return Program(
-        (str(request.workloads() / adapter.script),),
-        ("--run", str(path), "--", *rendered.argv),
-        environment=rendered.environment,
-        files=((str(path), run_file(adapter, run)), *((str(request.run_dir / name), text) for name, text in rendered.files)),
-    )
+    return backend_program.program(request, adapter, _run(request, adapter, files))
 
 
 def _run(request: Request, adapter: Backend, files: Files) -> Run:

@@ -5,7 +5,6 @@ PYTHON_OF_THE_ENVIRONMENT workloads/backends/maxtext/write_keys.py > primus_boot
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
@@ -13,14 +12,8 @@ if not __package__:
     # Started by path: replace this folder in sys.path by the root.
     sys.path[0] = str(Path(__file__).resolve().parents[3])
 
+from workloads.backends.common import key_file
 from workloads.backends.maxtext.parser import known_keys
 
-
-def text() -> str:
-    """Return the content of the file, one setting per line."""
-    lines = [f"{json.dumps(name)}: {json.dumps(facts)}" for name, facts in known_keys().items()]
-    return "{\n" + ",\n".join(lines) + "\n}\n"
-
-
 if __name__ == "__main__":
-    sys.stdout.write(text())
+    sys.stdout.write(key_file.text(known_keys()))

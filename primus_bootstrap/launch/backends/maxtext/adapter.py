@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.core.errors import UsageError
 from primus_bootstrap.launch.backends.contract import Key, Rendered
-from primus_bootstrap.launch.backends.key_table import read_keys
+from primus_bootstrap.launch.backends.key_table import check_recipe, read_keys
 from primus_bootstrap.launch.backends.maxtext import configuration
 from primus_bootstrap.launch.recipes.recipe import FSDP
 
@@ -70,10 +69,6 @@ class MaxText:
         Raises:
             PrimusError: MaxText cannot train this model or layout.
         """
-        unknown = sorted(set(run.recipe.keys) - set(self.known_keys()))
-        if unknown:
-            fix = "report this, or choose another recipe: primus-cli recipe list"
-            names = ", ".join(unknown)
-            raise UsageError(f"the recipe {run.recipe.name} has settings that maxtext {self.version} does not have: {names}", fix=fix)
+        check_recipe(run.recipe, self.version, self.known_keys())
         # Without DECOUPLE_GCLOUD, MaxText imports the libraries of Google Cloud.
         return Rendered(configuration.words(configuration.values(run)), environment={"DECOUPLE_GCLOUD": "TRUE"})

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.core.errors import UsageError
 from primus_bootstrap.launch.backends.contract import Key, Rendered
-from primus_bootstrap.launch.backends.key_table import read_keys
+from primus_bootstrap.launch.backends.key_table import check_recipe, read_keys
 from primus_bootstrap.launch.backends.megatron import arguments
 from primus_bootstrap.launch.recipes.recipe import DISTRIBUTED_OPTIMIZER
 
@@ -70,11 +69,7 @@ class Megatron:
             PrimusError: Megatron-LM cannot train this model or layout.
         """
         known = self.known_keys()
-        unknown = sorted(set(run.recipe.keys) - set(known))
-        if unknown:
-            fix = "report this, or choose another recipe: primus-cli recipe list"
-            names = ", ".join(unknown)
-            raise UsageError(f"the recipe {run.recipe.name} has settings that megatron {self.version} does not have: {names}", fix=fix)
+        check_recipe(run.recipe, self.version, known)
         chosen = arguments.values(run)
         # megatron/training/arguments.py checks it: tensor and context parallelism need one queue to overlap communication, FSDP needs more.
         queues = "8" if chosen.get("use_torch_fsdp2") or chosen.get("use_megatron_fsdp") else "1"

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.core.errors import UsageError
 from primus_bootstrap.launch.backends.contract import Key, Rendered
-from primus_bootstrap.launch.backends.key_table import read_keys
+from primus_bootstrap.launch.backends.key_table import check_recipe, read_keys
 from primus_bootstrap.launch.backends.torchtitan import configuration, named_shape
 from primus_bootstrap.launch.recipes.recipe import FSDP
 
@@ -64,11 +63,7 @@ class TorchTitan:
         Raises:
             PrimusError: TorchTitan cannot train this model or layout.
         """
-        unknown = sorted(set(run.recipe.keys) - set(self.known_keys()))
-        if unknown:
-            fix = "report this, or choose another recipe: primus-cli recipe list"
-            names = ", ".join(unknown)
-            raise UsageError(f"the recipe {run.recipe.name} has settings that torchtitan {self.version} does not have: {names}", fix=fix)
+        check_recipe(run.recipe, self.version, self.known_keys())
         chosen = configuration.values(run)
         files = [(FILE, configuration.toml(chosen))]
         if "model.flavor" not in {**run.recipe.keys, **run.keys}:
