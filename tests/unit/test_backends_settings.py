@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from primus_bootstrap.core.errors import PlanError, PrimusError, UsageError
+from primus_bootstrap.launch.backends.common_settings import common_settings
+from primus_bootstrap.launch.backends.contract import Run
 from primus_bootstrap.launch.backends.key_table import read_keys, unknown_key
-from primus_bootstrap.launch.backends.registry import backend, backends
+from primus_bootstrap.launch.backends.registry import POSTTRAINING, backend, backends
+from primus_bootstrap.launch.recipes import catalogue
 from primus_bootstrap.launch.tasks import Program, Request
 from primus_bootstrap.launch.training import training_task as training
 
@@ -135,6 +139,18 @@ def test_experts_on_several_ranks_are_accepted_where_the_ranks_are_not_known(tmp
     assert "expert x pipeline" in refused(tmp_path, *arguments, ranks=1).what
 
 
+@pytest.mark.parametrize("name", sorted(set(backends()) - set(POSTTRAINING)))
+def test_a_recipe_with_a_setting_that_the_version_lacks_is_refused(name: str, tmp_path: Path) -> None:
+    """A recipe can be older than the pinned version. The key is named, and nothing is rendered."""
+    adapter, recipe = backend(name), next(item for item in catalogue.recipes() if item.backend == name)
+    settings = {key: item.default for key, item in common_settings(WORKLOADS).items()}
+    outdated = replace(recipe, keys={**recipe.keys, "no_such_key": 1})
+    with pytest.raises(UsageError) as raised:
+        adapter.render(Run(outdated, catalogue.model(recipe.model), settings, {}, tmp_path))
+    assert raised.value.what == f"the recipe {recipe.name} has settings that {name} {adapter.version} does not have: no_such_key"
+    assert "primus-cli recipe list" in raised.value.fix
+
+
 def test_the_native_trainer_gets_its_arguments_unchanged(tmp_path: Path) -> None:
     """Without a backend, or with backend=native."""
     for arguments in (("--config", "debug-dense"), ("--config", "debug-dense", "backend=native")):
@@ -144,8 +160,6 @@ def test_the_native_trainer_gets_its_arguments_unchanged(tmp_path: Path) -> None
 
 def test_each_backend_supports_only_common_settings_that_exist() -> None:
     """A misspelt name in an adapter would refuse a setting of the user."""
-    from primus_bootstrap.launch.backends.common_settings import common_settings  # noqa: PLC0415
-
     known = common_settings(WORKLOADS)
     for item in backends().values():
         assert item.supported <= set(known), item.name
