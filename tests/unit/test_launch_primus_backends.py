@@ -162,6 +162,24 @@ def test_a_maxtext_experiment(tmp_path: Path) -> None:
     assert (found["checkpoint.every_steps"], found["train.global_batch"]) == (0, 24)
 
 
+@pytest.mark.parametrize(
+    ("framework", "overrides"),
+    [
+        ("megatron", "train_iters: 5, pipeline_model_parallel_size: 2"),
+        ("torchtitan", "training.steps: 5, parallelism.pipeline_parallel_degree: 1"),
+        ("maxtext", "steps: 5, ici_expert_parallelism: -1, ici_pipeline_parallelism: 1, ici_tensor_parallelism: 2"),
+        ("maxtext", "steps: 5, ici_expert_parallelism: 4"),
+    ],
+)
+def test_a_converted_file_passes_the_check_of_its_backend(tmp_path: Path, framework: str, overrides: str) -> None:
+    """Also what is assumed, and what the backend calls by a common name."""
+    found = converted(tmp_path, experiment(framework, "mixtral_8x7B", overrides))
+    given = settings_file.from_yaml(configuration(found, Path("exp.yaml")), "new.yaml")
+    checked = check(backend(framework), ROOT / "workloads", [item for item in given if item.name not in ("about", "backend", "model")])
+
+    assert checked.stated["train.steps"] == 5
+
+
 def test_a_model_without_recipes_keeps_its_own_name(tmp_path: Path) -> None:
     """TorchTitan and MaxText know models by name; a note says that there is no recipe."""
     found = converted(tmp_path, experiment("maxtext", "gemma2_9b", "model_name: gemma2-9b, steps: 2"))

@@ -44,7 +44,8 @@ def convert_to_backend(experiment: Experiment) -> Conversion:
     reader.add("framework", "backend", experiment.framework, "file")
     _leave_out(reader, rules.get("only_with", {}))
     notes = [*_FINISH[experiment.framework](reader), *conversion.add_lr_ratio(reader), *conversion.add_batch(reader)]
-    notes += [*_add_model(experiment, reader, data["models"]), *conversion.add_assumed(rules["assumed"], reader)]
+    assumed = {name: value for name, value in rules["assumed"].items() if name in backends()[experiment.framework].supported}
+    notes += [*_add_model(experiment, reader, data["models"]), *conversion.add_assumed(assumed, reader)]
     notes += [*own.notes(), *conversion.notes_about(experiment, reader)]
     kept = tuple(sorted(reader.kept.values(), key=lambda item: ("." in item.setting, item.setting)))
     return Conversion(experiment.task, kept, tuple(reader.unchanged), tuple(reader.dropped.values()), tuple(notes))
@@ -167,6 +168,7 @@ def _finish_maxtext(reader: Reader) -> Iterator[str]:
     if not values.get("quantization"):
         reader.kept.pop("maxtext.quantization", None)
     experts = values.get("ici_expert_parallelism")
+    reader.kept.pop("maxtext.ici_expert_parallelism", None)
     if experts == -1:
         reader.add("ici_expert_parallelism", "parallel.expert", _GPUS_OF_A_NODE, "computed")
         yield f"parallel.expert is {_GPUS_OF_A_NODE}: ici_expert_parallelism is -1, all GPUs of a node"
